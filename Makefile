@@ -3,6 +3,9 @@ PYTHON3 ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+-include Makefile.d/*.mk
 
 .PHONY: help venv test-unit lint type check proto
 help: ## List the targets
