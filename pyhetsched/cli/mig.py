@@ -1,0 +1,80 @@
+"""``hetsched mig``: shard weights and layouts of the shipped models, and plans, all without a daemon."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from pyhetsched.errors import HetschedError
+from pyhetsched.mig import layout as layouts_of
+from pyhetsched.mig import profiles
+from pyhetsched.mig.profiles import GpuModel
+
+
+def _model(ctx: click.Context, param: click.Parameter, value: str) -> GpuModel:
+    """The model with key ``value``, or a usage error naming the keys there are."""
+    try:
+        model = profiles.model_by_key(value)
+        profiles.geometry_of(model)
+    except HetschedError as error:
+        raise click.BadParameter(str(error), ctx, param) from error
+    return model
+
+
+@click.group("mig")
+def mig() -> None:
+    """Look at MIG geometry and plan layouts."""
+
+
+@mig.command()
+@click.argument("model", callback=_model)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def weights(model: GpuModel, as_json: bool) -> None:
+    """Print the shards that a GPU of MODEL must offer, and what each slice costs.
+
+    MODEL is a key of the profile catalogue, such as A100-80GB.
+    """
+    shards, by_name = profiles.shards_per_gpu(model), profiles.weights_by_name(model)
+    if as_json:
+        click.echo(json.dumps({"model": model.key, "shards_per_gpu": shards, "weights": by_name}))
+        return
+    click.echo(f"{model.key}: {shards} shards per GPU")
+    for name, cost in by_name.items():
+        click.echo(f"  {name:<16} {cost:>3}")
+
+
+@mig.command()
+@click.argument("model", callback=_model)
+@click.option("--profile", "names", multiple=True, help="Only layouts of this profile; may be repeated.")
+@click.option("--all-profiles", is_flag=True, help="Also the profiles with more memory per compute slice.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def layouts(model: GpuModel, names: tuple[str, ...], all_profiles: bool, as_json: bool) -> None:
+    """Print the legal layouts of MODEL, and those to which nothing can be added.
+
+    Without options, layouts are made of one profile per number of compute slices (1g, 2g, 3g...); the empty
+    GPU counts as a layout.
+    """
+    chosen: list[str] | None = list(names) or [p.name for p in model.plain_profiles]
+    if all_profiles:
+        chosen = None
+    try:
+        legal = layouts_of.legal_layouts(model, chosen)
+        maximal = layouts_of.maximal_layouts(model, chosen)
+    except HetschedError as error:
+        raise click.UsageError(str(error)) from error
+    if as_json:
+        used = chosen or [model.profiles[i].name for i in profiles.space_of_model(model).kinds]
+        record = {
+            "model": model.key,
+            "profiles": used,
+            "legal_count": len(legal),
+            "maximal_count": len(maximal),
+            "legal": [str(layout) for layout in legal],
+            "maximal": [str(layout) for layout in maximal],
+        }
+        click.echo(json.dumps(record))
+        return
+    click.echo(f"{model.key}: {len(legal)} legal layouts, {len(maximal)} of them maximal:")
+    for layout in maximal:
+        click.echo(f"  {layout}")
