@@ -81,10 +81,10 @@ class DaemonClient:
         except self._grpc.RpcError as error:
             raise self._translate(error) from error
 
-    def _prepare(self, method: str, request: Message) -> tuple[str, list[tuple[str, str]]]:
+    def _prepare(self, method: str, request: Message) -> tuple[str, tuple[tuple[str, str | bytes], ...]]:
         path = f"/hetsched.v1.{method}"
         payload = identity.request_payload(path, request.SerializeToString())
-        return path, [(METADATA_KEY, self._credentials.encode(payload))]
+        return path, ((METADATA_KEY, self._credentials.encode(payload)),)
 
     def _translate(self, error: Any) -> RpcError:
         code, text = error.code(), error.details() or ""

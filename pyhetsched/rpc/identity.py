@@ -55,7 +55,9 @@ def verify_request(credentials: Credentials, credential: str, method: str, reque
     return caller
 
 
-def verify_reply(credentials: Credentials, credential: str, nonce: bytes, body: bytes, trusted: Collection[int]) -> None:
+def verify_reply(
+    credentials: Credentials, credential: str, nonce: bytes, body: bytes, trusted: Collection[int]
+) -> None:
     """Raise `UntrustedError` unless one of the ``trusted`` uids answered this very request with ``body``."""
     answerer = credentials.decode(credential)
     if answerer.uid not in trusted:
