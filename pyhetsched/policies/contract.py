@@ -274,7 +274,8 @@ class Allocation:
     ``shares`` [M, J]: share of time each job should hold each type ALONE; ``pairs``: time shared with a
     partner, on top of that. ``order`` (policies that rank): row numbers, most urgent first, of the jobs
     that should run now; jobs not in it should not run. ``wanted`` [M]: type index a ranked job should
-    run on, -1 if any or none. ``objective``: the policy's own figure, as its documentation defines
+    run on, -1 if any or none. ``backfill``: devices that the order leaves idle may go to other jobs, or to
+    a job on a faster type than wanted. ``objective``: the policy's own figure, as its documentation defines
     it. Policies that do not rank leave ``order`` and ``wanted`` None; then placement derives the order
     from shares and time received.
     """
@@ -284,6 +285,7 @@ class Allocation:
     pairs: PairShares | None = None
     order: Ints | None = None
     wanted: Ints | None = None
+    backfill: bool = False
     diagnostics: Diagnostics = field(default_factory=Diagnostics)
 
     def time_shares(self) -> Floats:
