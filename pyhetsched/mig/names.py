@@ -122,13 +122,14 @@ def _did_you_mean(text: str, models: Iterable[GpuModel]) -> str:
     return f"; slices here: {', '.join(there)}" if there else "; no GPU here can be cut into slices"
 
 
-def _nearest_types(
-    name: SliceName, models: Iterable[GpuModel], site_types: Mapping[str, Sequence[str]] | None
-) -> str:
+def _nearest_types(name: SliceName, models: Sequence[GpuModel], site_types: Mapping[str, Sequence[str]] | None) -> str:
     types = sorted({m.gres_type for m in models if m.mig_capable} | set(site_types or ()))
-    near = difflib.get_close_matches(name.prefix, types, n=1, cutoff=0.6)
-    if near:
-        return f"; did you mean {near[0]}_{name.profile_name}?"
+    for near in difflib.get_close_matches(name.prefix, types, n=1, cutoff=0.6):
+        there = _models_of_prefix(near, models, site_types or {})
+        exact = any(p.name == name.profile_name for m in there for p in m.profiles)
+        slices = [name.profile_name] if exact else suggest(name.profile_name, there, most=1)
+        if slices:
+            return f"; did you mean {near}_{slices[0]}?"
     return f"; there are: {', '.join(types)}" if types else "; no GPU here can be cut into slices"
 
 
