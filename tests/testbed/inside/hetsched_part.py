@@ -1,0 +1,125 @@
+"""Puts the working tree's own parts into a run: make install, the fake NVML, hetschedd, the hooks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import hetsched_toml
+from cluster import Cluster
+from daemons import Daemon, unix_open
+
+SOURCE = Path("/opt/hetsched-src")
+PYTHON = "/opt/hetsched-venv/bin/python"
+CONFIG = Path("/etc/hetsched/hetsched.toml")
+HOOKS = Path("/usr/lib/hetsched/hooks")
+PLUGIN = "job_submit_hetsched.so"
+FAKE_NVML_STATE = Path("/run/fakenvml")
+FAKE_NVML_BUILD = Path("/var/tmp/fakenvml")
+
+SLURM_CONF = f"""\
+JobSubmitPlugins=hetsched
+PrologSlurmctld={HOOKS}/prolog-slurmctld
+EpilogSlurmctld={HOOKS}/epilog-slurmctld
+Prolog={HOOKS}/prolog
+TaskProlog={HOOKS}/task-prolog
+Epilog={HOOKS}/epilog
+"""
+
+# What make install must have left; a missing one is named rather than met later as a strange failure.
+INSTALLED = (
+    Path("/usr/sbin/hetschedd"),
+    Path("/usr/sbin/hetsched-node"),
+    Path("/usr/bin/hetsched"),
+    *(HOOKS / name for name in ("prolog-slurmctld", "epilog-slurmctld", "prolog", "task-prolog", "epilog")),
+)
+
+
+class PartError(Exception):
+    """A part of hetsched is missing or does not build; the message ends with what the build said."""
+
+
+def installed() -> bool:
+    """Whether this run has hetsched."""
+    return CONFIG.exists()
+
+
+def install(cluster: Cluster) -> None:
+    """Build and install everything but start nothing."""
+    plugin_dir = slurm_plugin_dir()
+    variables = ["DESTDIR=", "PREFIX=/usr", f"PYTHON={PYTHON}", f"SLURM_PLUGIN_DIR={plugin_dir}"]
+    run_part(["make", "install", *variables], "make install")
+    for path in (*INSTALLED, plugin_dir / PLUGIN):
+        if not path.exists():
+            raise PartError(f"make install left no {path}; --without-hetsched boots without it")
+    install_fake_nvml(cluster)
+    write_config(cluster)
+
+
+def slurm_plugin_dir() -> Path:
+    """Where Slurm looks for plugins."""
+    return next(Path("/usr/lib").glob("*/slurm-wlm/select_cons_tres.so")).parent
+
+
+def run_part(argv: list[str], what: str, **environment: str) -> None:
+    """Run one build step in the source folder; PartError with its last words when it fails."""
+    done = subprocess.run(
+        argv, cwd=SOURCE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **environment}
+    )
+    if done.returncode:
+        tail = "\n".join(done.stdout.splitlines()[-20:])
+        raise PartError(f"{what} failed with {done.returncode}; --without-hetsched boots without it\n{tail}")
+
+
+def install_fake_nvml(cluster: Cluster) -> None:
+    """Build the fake library where the loader finds it, and a state for every node."""
+    source = SOURCE / "tests/fakenvml"
+    if not (source / "Makefile").exists():
+        raise PartError("tests/fakenvml has no Makefile; --without-hetsched boots without it")
+    run_part(["make", "-C", str(source), f"OUT={FAKE_NVML_BUILD}"], "make -C tests/fakenvml")
+    library = next(Path("/usr/lib").glob("*/libc.so.6")).parent / "libnvidia-ml.so.1"
+    shutil.copy(FAKE_NVML_BUILD / "libnvidia-ml.so.1", library)
+    subprocess.run(["ldconfig"], check=True)
+    for tool in ("fake-nvml-ctl", "fake-nvidia-smi", "fake-cuda-hold"):
+        shutil.copy(FAKE_NVML_BUILD / tool, Path("/usr/local/bin") / tool)
+    os.symlink("/usr/local/bin/fake-nvidia-smi", "/usr/local/bin/nvidia-smi")
+    FAKE_NVML_STATE.mkdir(mode=0o755, exist_ok=True)
+    for node in cluster.nodes:
+        gpus = f"{node.model}:{node.gpus}"
+        mig = "on" if node.mig else "off"
+        run_part(["fake-nvml-ctl", "--node", node.name, "init", "--gpu", gpus, "--mig", mig], f"fake NVML of {node.name}")
+
+
+def write_config(cluster: Cluster) -> None:
+    """Write hetsched.toml and the folders it names."""
+    CONFIG.parent.mkdir(parents=True, exist_ok=True)
+    CONFIG.write_text(hetsched_toml.render(cluster), encoding="utf-8")
+    for folder in hetsched_toml.FOLDERS:
+        os.makedirs(folder, exist_ok=True)
+        shutil.chown(folder, "slurm", "slurm")
+
+
+def hetschedd() -> Daemon:
+    """The daemon, run as SlurmUser."""
+    return Daemon(
+        "hetschedd",
+        ("/usr/sbin/hetschedd",),
+        Path("/var/log/testbed/hetschedd.out"),
+        user="slurm",
+        ready=lambda: unix_open(hetsched_toml.SOCKET),
+        env={"SLURM_CONF": "/etc/slurm/slurm.conf"},
+    )
+
+
+def boot_nodes(cluster: Cluster) -> None:
+    """What systemd does on a real node before slurmd: reconcile the instances with the reservations."""
+    steps = [(node.name, subprocess.Popen(["/usr/sbin/hetsched-node", "boot", "--node", node.name],
+                                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                          env={**os.environ, "SLURMD_NODENAME": node.name}))
+             for node in cluster.nodes]
+    for name, process in steps:
+        said, _ = process.communicate()
+        if process.returncode:
+            raise PartError(f"hetsched-node boot --node {name} failed with {process.returncode}\n{said[-2000:]}")
