@@ -89,7 +89,7 @@ class Daemon:
                 raise DaemonError(f"{self.name} is not ready after {self.ready_within_s:.0f} s\n{self.tail()}")
             time.sleep(POLL_S)
 
-    def signal(self, number: int) -> None:
+    def send(self, number: int) -> None:
         """Send a signal; DaemonError if it does not run."""
         pid = self.pid()
         if pid is None:

@@ -41,7 +41,7 @@ def act(verb: str, daemon: Daemon) -> None:
     elif verb == "kill":
         daemon.stop(signal.SIGKILL)
     elif verb in SIGNALS:
-        daemon.signal(SIGNALS[verb])
+        daemon.send(SIGNALS[verb])
     elif verb == "pid":
         print(daemon.pid() or "")
     elif verb == "log":

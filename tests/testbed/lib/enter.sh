@@ -41,7 +41,7 @@ pivot_root . run/testbed-old
 umount -l /run/testbed-old
 rmdir /run/testbed-old
 
-variables=(PATH=/opt/hetsched-venv/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root USER=root LANG=C.UTF-8
+variables=(PATH=/opt/hetsched-venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root USER=root LANG=C.UTF-8
     HETSCHED_TESTBED_RUN=1 "TESTBED_VERB=$TESTBED_VERB" "TESTBED_HETSCHED=$TESTBED_HETSCHED")
 while IFS= read -r -d '' entry; do
     case "$entry" in
