@@ -9,7 +9,7 @@ whole gang, ``X[m, j]`` share of time that job m should hold type j, ``g`` gang 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -234,6 +234,11 @@ def _column(values: Any, n_jobs: int, dtype: type, default: Any) -> Any:
     if column.shape != (n_jobs,):
         raise DataError(f"a job column has shape {column.shape}; {n_jobs} jobs need ({n_jobs},)")
     return column
+
+
+def changed(state: ClusterState, **columns: Any) -> ClusterState:
+    """Return the state with some of its fields replaced."""
+    return replace(state, **columns)
 
 
 @dataclass(frozen=True, slots=True)
