@@ -1,30 +1,60 @@
 # The C parts: the job_submit plugin and the client of the slurmctld hooks.
-# SLURM_CFLAGS names the headers to compile for, if not those of libslurm-dev in /usr/include.
+# SLURM_INCLUDE is the folder that holds slurm/slurm.h. What is built lies in a folder of its own for each
+# distribution and Slurm: slurmctld refuses a plugin of another version.
 
-PLUGIN_BUILD := build/plugin
+SLURM_INCLUDE ?= /usr/include
+SLURM_PLUGIN_DIR ?= /usr/lib/$(shell $(CC) -print-multiarch)/slurm-wlm
+PREFIX ?= /usr
+
 PLUGIN_C := slurm_plugins
-SLURM_CFLAGS ?=
-PROTOBUF_C_LIBS ?= -lprotobuf-c
+PLUGIN_DISTRIBUTION := $(shell . /etc/os-release && echo $${VERSION_CODENAME:-unknown})
+PLUGIN_SLURM = $(shell sed -n 's/^.define SLURM_VERSION_NUMBER *//p' $(SLURM_INCLUDE)/slurm/slurm_version.h 2>/dev/null)
+PLUGIN_BUILD = build/plugin/$(PLUGIN_DISTRIBUTION)-$(or $(PLUGIN_SLURM),none)
+PLUGIN_SO = $(PLUGIN_BUILD)/job_submit_hetsched.so
+HOOK_PROGRAM = build/plugin/$(PLUGIN_DISTRIBUTION)/hetsched-hook
+HOOK_PB_DIR := build/plugin/$(PLUGIN_DISTRIBUTION)/pb
+HOOK_PB := $(HOOK_PB_DIR)/hetsched/v1/hook.pb-c.c
+
 PLUGIN_WARNINGS := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wformat=2 -Wvla
-PLUGIN_CFLAGS := -std=c11 -D_DEFAULT_SOURCE -O2 -g -DNDEBUG -fPIC -fvisibility=hidden -fstack-protector-strong -D_FORTIFY_SOURCE=2 \
-    $(PLUGIN_WARNINGS) -I$(PLUGIN_C)
+PLUGIN_CFLAGS := -std=c11 -D_DEFAULT_SOURCE $(PLUGIN_WARNINGS) -I$(PLUGIN_C) -I$(HOOK_PB_DIR)
+PLUGIN_HARDENING := -O2 -g -DNDEBUG -fPIC -fvisibility=hidden -fstack-protector-strong -D_FORTIFY_SOURCE=2
 PLUGIN_LDFLAGS := -Wl,-z,relro,-z,now -Wl,--as-needed
-HOOK_PB := $(PLUGIN_BUILD)/hetsched/v1/hook.pb-c.c
-PLUGIN_SHARED := $(PLUGIN_C)/wire.c $(PLUGIN_C)/settings.c
-PLUGIN_HEADERS := $(PLUGIN_C)/wire.h $(PLUGIN_C)/settings.h $(PLUGIN_C)/request.h $(HOOK_PB)
+PLUGIN_SHARED := $(PLUGIN_C)/wire.c $(PLUGIN_C)/settings.c $(HOOK_PB)
+PLUGIN_SOURCES := $(PLUGIN_C)/job_submit_hetsched.c $(PLUGIN_C)/request.c $(PLUGIN_SHARED)
+PLUGIN_HEADERS := $(PLUGIN_C)/wire.h $(PLUGIN_C)/settings.h $(PLUGIN_C)/request.h
+SLURM_HEADERS_DIR := build/slurm-headers
 
-.PHONY: plugin plugin-test plugin-matrix plugin-fuzz
+.PHONY: plugin hook-program plugin-install plugin-test plugin-matrix plugin-fuzz
 
-plugin: $(PLUGIN_BUILD)/job_submit_hetsched.so $(PLUGIN_BUILD)/hetsched-hook ## Build the job_submit plugin and hetsched-hook
+plugin: ## Build the job_submit plugin and hetsched-hook
+	@test -e $(SLURM_INCLUDE)/slurm/slurm_version.h || \
+	    { echo "no slurm/slurm_version.h in $(SLURM_INCLUDE): install libslurm-dev or set SLURM_INCLUDE" >&2; exit 1; }
+	@$(MAKE) --no-print-directory $(PLUGIN_SO) $(HOOK_PROGRAM)
+
+hook-program: $(HOOK_PROGRAM)
+
+plugin-install: plugin ## Install the plugin, hetsched-hook and the slurmctld hooks under DESTDIR
+	install -D -m 0644 $(PLUGIN_SO) $(DESTDIR)$(SLURM_PLUGIN_DIR)/job_submit_hetsched.so
+	install -D -m 0755 $(HOOK_PROGRAM) $(DESTDIR)$(PREFIX)/lib/hetsched/hetsched-hook
+	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/lib/hetsched/hooks \
+	    $(PLUGIN_C)/hooks/prolog-slurmctld $(PLUGIN_C)/hooks/epilog-slurmctld
 
 $(HOOK_PB): proto/hetsched/v1/hook.proto
-	@mkdir -p $(PLUGIN_BUILD)
-	protoc-c -I proto --c_out=$(PLUGIN_BUILD) $<
+	@mkdir -p $(HOOK_PB_DIR)
+	protoc-c -I proto --c_out=$(HOOK_PB_DIR) $<
 
-$(PLUGIN_BUILD)/job_submit_hetsched.so: $(PLUGIN_C)/job_submit_hetsched.c $(PLUGIN_C)/request.c $(PLUGIN_SHARED) $(PLUGIN_HEADERS)
-	$(CC) $(PLUGIN_CFLAGS) $(SLURM_CFLAGS) -I$(PLUGIN_BUILD) -shared -o $@.new $(filter %.c,$^) $(PLUGIN_LDFLAGS) $(PROTOBUF_C_LIBS)
-	mv $@.new $@
+build/plugin/%/job_submit_hetsched.so: $(PLUGIN_SOURCES) $(PLUGIN_HEADERS)
+	@mkdir -p $(@D)
+	$(CC) $(PLUGIN_CFLAGS) $(PLUGIN_HARDENING) -isystem $(SLURM_INCLUDE) -shared -o $@.$$$$ $(filter %.c,$^) \
+	    $(PLUGIN_LDFLAGS) -lprotobuf-c && mv $@.$$$$ $@
 
-$(PLUGIN_BUILD)/hetsched-hook: $(PLUGIN_C)/hetsched_hook.c $(PLUGIN_SHARED) $(PLUGIN_HEADERS)
-	$(CC) $(PLUGIN_CFLAGS) -I$(PLUGIN_BUILD) -pie -o $@.new $(filter %.c,$^) $(PLUGIN_LDFLAGS) $(PROTOBUF_C_LIBS)
-	mv $@.new $@
+$(HOOK_PROGRAM): $(PLUGIN_C)/hetsched_hook.c $(PLUGIN_SHARED) $(PLUGIN_HEADERS)
+	$(CC) $(PLUGIN_CFLAGS) $(PLUGIN_HARDENING) -pie -o $@.$$$$ $(filter %.c,$^) $(PLUGIN_LDFLAGS) -lprotobuf-c && \
+	    mv $@.$$$$ $@
+
+# Slurm 22.05, 24.11 and 26.05, as Debian 12, 13 and forky carry them.
+plugin-matrix: ## Compile the plugin for three Slurm releases
+	tests/plugin/fetch_headers.sh $(SLURM_HEADERS_DIR)
+	@for release in bookworm trixie forky; do \
+	    $(MAKE) --no-print-directory plugin SLURM_INCLUDE=$(SLURM_HEADERS_DIR)/$$release/usr/include || exit 1; \
+	done
