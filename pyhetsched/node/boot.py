@@ -1,0 +1,173 @@
+"""Reconciling a node: after a boot, before slurmd starts, and again whenever the daemon or an operator asks.
+
+Instances do not outlive a boot, reservations must not pretend to. What is ours and nobody's any more is
+destroyed; what somebody else made is reported and left alone, unless the site wants it destroyed.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyhetsched.errors import HetschedError, MigError, NotNowError, RpcError
+from pyhetsched.mig.nvml import NvmlDriver
+from pyhetsched.mig.transaction import CREATING, DESTROYING
+from pyhetsched.model import GpuReport, MigInstance
+from pyhetsched.node import inventory
+from pyhetsched.node.hook import Hook, report_of
+from pyhetsched.node.journal import JobRecord
+from pyhetsched.node.paths import write_atomically
+from pyhetsched.node.rpc import deliver, flush, patiently
+from pyhetsched.node.slices import SliceEngine
+
+if TYPE_CHECKING:
+    from pyhetsched.rpc.gen import services_pb2 as pb
+
+log = logging.getLogger("hetsched.node")
+
+PENDING = "reconcile-pending"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a reconcile did: ``reached`` tells whether the daemon took part, ``notes`` are for people."""
+
+    reached: bool
+    destroyed: int
+    foreign: int
+    notes: tuple[str, ...] = ()
+
+
+def has_booted(hook: Hook) -> bool:
+    """Return whether the records in the state directory are of an earlier boot than this one."""
+    try:
+        return hook.paths.boot.read_text(encoding="ascii").strip() != hook.boot_id
+    except FileNotFoundError:
+        return True
+
+
+def run(node: str, hook: Hook, booted: bool, destroy_foreign: bool = False) -> Outcome:
+    """Make the journal, the GPUs and the daemon agree.
+
+    ``booted`` says that no job can be running here; `has_booted` tells. Where the daemon cannot be reached,
+    the local journal is acted upon, and a flag asks the next call for the rest.
+    """
+    try:
+        with hook.open_driver() as driver:
+            return _reconcile(node, hook, driver, booted, destroy_foreign)
+    except MigError as error:
+        log.warning("node %s: no NVML: %s", node, error)
+        inventory.write_mig_gpus(hook.paths, {})
+        return Outcome(False, 0, 0, (f"NVML cannot be used here: {error}",))
+
+
+def _reconcile(node: str, hook: Hook, driver: NvmlDriver, booted: bool, destroy_foreign: bool) -> Outcome:
+    engine = hook.engine(driver)
+    inventory.write_mig_gpus(hook.paths, {index: driver.mig_mode(index) for index in driver.indexes})
+    notes = list(_clean(node, hook, engine, booted))
+    if booted:
+        write_atomically(hook.paths.boot, hook.boot_id + "\n")
+    gpus = driver.gpus()
+    try:
+        plan = patiently(lambda: _ask(node, hook, driver, gpus, booted), hook.clock, hook.patience_s)
+    except RpcError as error:
+        write_atomically(hook.paths.run / PENDING, "", 0o644, durable=False)
+        return Outcome(False, 0, 0, (*notes, f"the daemon was not reached: {error}"))
+    (hook.paths.run / PENDING).unlink(missing_ok=True)
+    destroyed = _destroy(plan, gpus, engine, booted and destroy_foreign)
+    if destroyed:
+        after = pb_report(node, driver, hook)
+        deliver(hook.rpc, hook.journal, after)
+    flush(hook.rpc, hook.journal)
+    notes += [
+        *plan.notes,
+        *(f"foreign: {s.profile} at {s.start} ({s.uuid or s.gi_id})" for s in plan.foreign),
+    ]
+    return Outcome(True, destroyed, len(plan.foreign), tuple(notes))
+
+
+def _clean(node: str, hook: Hook, engine: SliceEngine, booted: bool) -> list[str]:
+    """Undo what the local journal shows to be nobody's, and tell the daemon now or later."""
+    records, damaged = hook.journal.records()
+    notes = list(damaged)
+    for record in records:
+        try:
+            over = _over(record, engine, booted)
+            if over is None:
+                continue
+            unmade = engine.unmake(over, 0.0)
+        except (HetschedError, OSError) as error:
+            notes.append(f"job {record.job_id}: {error}")
+            continue
+        deliver(hook.rpc, hook.journal, report_of(unmade.record, node, 0.0))
+        notes += [f"job {record.job_id}: a slice stays, held by {why}" for why in unmade.blocked.values()]
+        if booted:
+            hook.paths.environment(record.job_id).unlink(missing_ok=True)
+    return notes
+
+
+def _over(record: JobRecord, engine: SliceEngine, booted: bool) -> JobRecord | None:
+    states = {reservation.state for reservation in record.reservations}
+    if booted or states <= {DESTROYING} or not any(state.holds_space for state in states):
+        return record
+    return engine.broken_off(record) if CREATING in states else None
+
+
+def _ask(
+    node: str, hook: Hook, driver: NvmlDriver, gpus: tuple[GpuReport, ...], booted: bool
+) -> pb.ReconcilePlan:
+    from pyhetsched.rpc.gen import services_pb2 as pb
+
+    records = hook.journal.records()[0]
+    return hook.rpc.reconcile(
+        pb.ReconcileRequest(
+            node=node, inventory=inventory.inventory(driver, gpus, hook.boot_id), booted=booted,
+            running_job_ids=[r.job_id for r in records if any(s.state is not DESTROYING for s in r.reservations)],
+        )
+    )  # fmt: skip
+
+
+def _destroy(
+    plan: pb.ReconcilePlan, gpus: tuple[GpuReport, ...], engine: SliceEngine, destroy_foreign: bool
+) -> int:
+    destroyed = 0
+    for named in (*plan.destroy, *(plan.foreign if destroy_foreign else ())):
+        place = _locate(named, gpus)
+        if place is None:
+            log.warning(
+                "%s at %d is named for destruction, but cannot be told apart here", named.profile, named.start
+            )
+            continue
+        try:
+            destroyed += engine.destroy_unclaimed(*place)
+        except NotNowError as error:
+            log.warning("%s at %d stays for now: %s", named.profile, named.start, error)
+    return destroyed
+
+
+def _locate(named: pb.Slice, gpus: tuple[GpuReport, ...]) -> tuple[int, MigInstance] | None:
+    """Return the one instance that the daemon means: by its UUID, else the only one that fits."""
+    found = [
+        (gpu.index, shown)
+        for gpu in gpus
+        for shown in gpu.instances
+        if (shown.profile, shown.start, shown.gi_id, shown.mig_uuid)
+        == (named.profile, named.start, named.gi_id, named.uuid)
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def pb_report(node: str, driver: NvmlDriver, hook: Hook) -> pb.ReportRequest:
+    """Return a report that carries nothing but the node as it is now."""
+    from pyhetsched.rpc.gen import services_pb2 as pb
+
+    return pb.ReportRequest(node=node, inventory=inventory.inventory(driver, driver.gpus(), hook.boot_id))
+
+
+def sweep(node: str, hook: Hook) -> tuple[str, ...]:
+    """Try again to destroy what earlier epilogs could not; return what still stays."""
+    with hook.open_driver() as driver:
+        notes = _clean(node, hook, hook.engine(driver), booted=False)
+    flush(hook.rpc, hook.journal)
+    return tuple(notes)
