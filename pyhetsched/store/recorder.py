@@ -46,6 +46,10 @@ class Recorder:
         for listener in list(self.listeners):
             listener(decision)
 
+    def alive(self) -> bool:
+        """Return whether the writing thread runs."""
+        return self._thread.is_alive()
+
     def flush(self, timeout_s: float = 5.0) -> bool:
         """Wait until all that was handed in is written; return False if that took longer."""
         done = threading.Event()

@@ -1,4 +1,4 @@
-"""Reservations of slices, reports of nodes, and modes set at run time: written before they are acted on."""
+"""Reservations of slices, exclusions, reports of nodes, and modes set at run time: written before they are acted on."""
 
 from __future__ import annotations
 
@@ -87,6 +87,41 @@ class NodeReportStore:
         with self._database.transaction() as connection:
             rows = connection.execute(sa.select(tables.node_reports)).all()
         return [NodeReport(r.node, r.time_s, r.boot_id, r.driver_version, tuple(map(_gpu, r.gpus))) for r in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """A pending job that was given back: what its owner excludes, what we add until ``until_s``, how often."""
+
+    job_id: int
+    owners: str
+    ours: str
+    until_s: float
+    times: int
+
+
+class ExclusionStore:
+    """The jobs that we keep away from nodes, so that a restart of the daemon never leaves them so."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def save(self, exclusion: Exclusion) -> None:
+        """Write or replace the exclusion of a job."""
+        table = tables.exclusions
+        with self._database.transaction() as connection:
+            connection.execute(table.delete().where(table.c.job_id == exclusion.job_id))
+            connection.execute(table.insert(), asdict(exclusion))
+
+    def forget(self, job_id: int) -> None:
+        """Delete the exclusion of a job."""
+        with self._database.transaction() as connection:
+            connection.execute(tables.exclusions.delete().where(tables.exclusions.c.job_id == job_id))
+
+    def all(self) -> list[Exclusion]:
+        """Return the exclusions of all jobs."""
+        with self._database.transaction() as connection:
+            return [Exclusion(**row._mapping) for row in connection.execute(sa.select(tables.exclusions))]
 
 
 class ModeStore:

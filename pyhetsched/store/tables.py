@@ -76,6 +76,17 @@ node_reports = Table(
     Column("gpus", JSON, nullable=False),
 )
 
+# Nodes that we keep a pending job away from, until when, and what its owner had excluded already.
+exclusions = Table(
+    "exclusions",
+    metadata,
+    Column("job_id", Integer, primary_key=True),
+    Column("owners", Text, nullable=False),
+    Column("ours", Text, nullable=False),
+    Column("until_s", Float, nullable=False),
+    Column("times", Integer, nullable=False),
+)
+
 # Modes set at run time, over those of the configuration file.
 modes = Table(
     "modes",

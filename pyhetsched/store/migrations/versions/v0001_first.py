@@ -60,10 +60,15 @@ def upgrade() -> None:
         sa.Column("node", sa.String(64), primary_key=True),
         seconds("time_s"), text("boot_id", 64), text("driver_version", 32), document("gpus"),
     )  # fmt: skip
+    op.create_table(
+        "exclusions",
+        sa.Column("job_id", sa.Integer, primary_key=True, autoincrement=False),
+        text("owners"), text("ours"), seconds("until_s"), number("times"),
+    )  # fmt: skip
     op.create_table("modes", sa.Column("scope", sa.String(96), primary_key=True), text("mode", 8))
 
 
 def downgrade() -> None:
     """Drop all tables."""
-    for table in ("modes", "node_reports", "reservations", "jobs", "decisions"):
+    for table in ("modes", "exclusions", "node_reports", "reservations", "jobs", "decisions"):
         op.drop_table(table)

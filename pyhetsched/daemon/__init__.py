@@ -1,0 +1,1 @@
+"""The daemon beside slurmctld: it answers the hooks, the nodes and the command line."""

@@ -1,0 +1,157 @@
+"""The hook socket: what slurmctld's plugin and prologs ask, answered from memory where slurmctld waits."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+
+from pyhetsched import __version__
+from pyhetsched.daemon.allocator import Action, Allocator
+from pyhetsched.daemon.submitter import Submitter
+from pyhetsched.daemon.tracker import Tracker
+from pyhetsched.errors import HetschedError
+from pyhetsched.model import Mode, Verdict
+from pyhetsched.rpc import convert
+from pyhetsched.rpc.gen import hook_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+MAX_FRAME = 65536
+_READ_S = 5.0
+_ACTIONS = {
+    Action.PROCEED: pb.AllocateReply.PROCEED,
+    Action.GAVE_BACK: pb.AllocateReply.GAVE_BACK,
+    Action.KILL: pb.AllocateReply.KILL,
+}
+
+
+class Hooks:
+    """Answers the messages of ``hook.proto``."""
+
+    def __init__(
+        self, submitter: Submitter, allocator: Allocator, tracker: Tracker, enabled: Callable[[], Mode]
+    ) -> None:
+        self._submitter = submitter
+        self._allocator = allocator
+        self._tracker = tracker
+        self._enabled = enabled
+
+    def answer(self, request: pb.HookRequest) -> pb.HookReply:
+        """Return the reply to ``request``; whatever goes wrong becomes an error that the hook passes over."""
+        what = request.WhichOneof("what")
+        try:
+            if what == "submit":
+                return pb.HookReply(version=1, submit=self._submit(request.submit))
+            if what == "modify":
+                return pb.HookReply(version=1, modify=self._modify(request.modify))
+            if what == "allocate":
+                return pb.HookReply(version=1, allocate=self._allocate(request.allocate))
+            if what == "finish":
+                self._tracker.finished(request.finish.job_id)
+                return pb.HookReply(version=1, finish=pb.FinishReply())
+            if what == "ping":
+                return pb.HookReply(version=1, ping=pb.PingReply(daemon_version=__version__))
+        except HetschedError as error:
+            log.error("hook %s: %s", what, error)
+            return pb.HookReply(version=1, error=str(error))
+        return pb.HookReply(version=1, error="unknown request; the hook is newer than the daemon")
+
+    def _submit(self, message: pb.SubmitRequest) -> pb.SubmitReply:
+        outcome, decision_id = self._submitter.submit(convert.submit_request(message))
+        return convert.submit_reply(outcome, decision_id)
+
+    def _modify(self, message: pb.ModifyRequest) -> pb.ModifyReply:
+        ask = self._tracker.ask_of_text(message.job_id)
+        fields = convert.submit_request(message.fields)
+        verdict, text = self._submitter.modify(fields, convert.touched_fields(message), ask)
+        if verdict is Verdict.REFUSED:
+            self._tracker.refused_change(message.job_id, message.uid, text)
+        return pb.ModifyReply(verdict=convert.verdict(verdict), user_message=text)
+
+    def _allocate(self, message: pb.AllocateRequest) -> pb.AllocateReply:
+        if self._enabled() is Mode.OFF:
+            return pb.AllocateReply(action=pb.AllocateReply.PROCEED)
+        if not self._allocator.concerns(message.node_list):
+            # Nothing to reserve, but explain must know the job: learned after the answer.
+            self._tracker.learn_later(message.job_id)
+            return pb.AllocateReply(action=pb.AllocateReply.PROCEED)
+        answer = self._allocator.allocate(message.job_id)
+        return pb.AllocateReply(action=_ACTIONS[answer.action], message=answer.message)
+
+
+class HookServer:
+    """Serves `Hooks` on a unix socket, one thread a connection, to ``allowed`` uids only (SO_PEERCRED)."""
+
+    def __init__(self, path: str, hooks: Hooks, allowed: Collection[int]) -> None:
+        self._path = path
+        self._hooks = hooks
+        self._allowed = frozenset(allowed)
+        self._stopping = False
+        Path(path).unlink(missing_ok=True)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        # Bound under a mask, so that at no instant anybody else can connect.
+        mask = os.umask(0o177)
+        try:
+            self._socket.bind(path)
+        finally:
+            os.umask(mask)
+        self._socket.listen(128)
+
+    def run(self) -> None:
+        """Accept connections until `stop`."""
+        while not self._stopping:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                if not self._stopping:
+                    log.exception("hook socket: accept failed")
+                return
+            threading.Thread(target=self._serve, args=(connection,), name="hook", daemon=True).start()
+
+    def stop(self) -> None:
+        """Stop accepting, and take the socket away."""
+        self._stopping = True
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        Path(self._path).unlink(missing_ok=True)
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            connection.settimeout(_READ_S)
+            try:
+                _pid, uid, _gid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+                if uid not in self._allowed:
+                    log.warning("hook socket: uid %d is not allowed to ask", uid)
+                    return
+                reply = self._hooks.answer(pb.HookRequest.FromString(_read_frame(connection)))
+                body = reply.SerializeToString()
+                connection.sendall(struct.pack(">I", len(body)) + body)
+            except (DecodeError, ValueError) as error:
+                log.warning("hook socket: malformed request: %s", error)
+            except OSError as error:
+                log.info("hook socket: the hook went away: %s", error)
+
+
+def _read_frame(connection: socket.socket) -> bytes:
+    (length,) = struct.unpack(">I", _read_exactly(connection, 4))
+    if length > MAX_FRAME:
+        raise ValueError(f"frame of {length} bytes; at most {MAX_FRAME} are allowed")
+    return _read_exactly(connection, length)
+
+
+def _read_exactly(connection: socket.socket, length: int) -> bytes:
+    parts: list[bytes] = []
+    while length:
+        part = connection.recv(length)
+        if not part:
+            raise ValueError("the request ends in the middle of a frame")
+        parts.append(part)
+        length -= len(part)
+    return b"".join(parts)

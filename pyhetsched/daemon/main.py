@@ -1,0 +1,102 @@
+"""``hetschedd``: read the configuration, serve, reload on SIGHUP, stop on SIGTERM."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from pathlib import Path
+
+import click
+
+from pyhetsched import __version__
+from pyhetsched.clock import RealClock
+from pyhetsched.config import Config, config_path, load
+from pyhetsched.daemon.auth import uid_of
+from pyhetsched.errors import ConfigError, HetschedError
+from pyhetsched.mig.profiles import catalogue
+
+log = logging.getLogger("hetschedd")
+
+_TICK_S = 1.0
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--config", "-c", "path", type=click.Path(path_type=Path), help="Configuration file.")
+@click.option("--check-config", is_flag=True, help="Say whether the configuration file is right, and exit.")
+@click.version_option(__version__, "-V", "--version", prog_name="hetschedd")
+def main(path: Path | None, check_config: bool) -> None:
+    """Run the hetsched daemon beside slurmctld.
+
+    It answers slurmctld's hooks on a unix socket, and compute nodes and the hetsched command over gRPC.
+    SIGHUP reads the configuration again and keeps the old one if the new one is wrong.
+    """
+    path = path or config_path()
+    try:
+        config = load(path)
+        check(config)
+    except ConfigError as error:
+        raise SystemExit(f"hetschedd: {error}") from error
+    if check_config:
+        click.echo(f"{path}: ok")
+        return
+    from pyhetsched.daemon.logs import set_up
+
+    set_up(config.daemon.log_level)
+    try:
+        _run(config, path)
+    except HetschedError as error:
+        raise SystemExit(f"hetschedd: {error}") from error
+
+
+def check(config: Config) -> None:
+    """Raise `ConfigError` for what only this machine can tell: users and GPU models that do not exist."""
+    for name in (config.slurm.user, *config.access.operators):
+        uid_of(name)
+    for gres_type, entry in config.gpus.items():
+        if entry.model not in catalogue():
+            raise ConfigError(f"gpus.{gres_type}.model: unknown {entry.model!r}; known: {', '.join(catalogue())}")
+
+
+def _run(config: Config, path: Path) -> None:
+    # Imported here, for `--check-config` must work where there is no Slurm.
+    from pyhetsched.daemon.daemon import Daemon
+    from pyhetsched.daemon.notify import Notifier
+    from pyhetsched.rpc.munge import Munge
+    from pyhetsched.slurm.gateway import SlurmGateway
+
+    stop, hup = threading.Event(), threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    signal.signal(signal.SIGINT, lambda *_: stop.set())
+    signal.signal(signal.SIGHUP, lambda *_: hup.set())
+    gateway = SlurmGateway(config.slurm.conf, config.slurm.command_timeout_s)
+    daemon = Daemon(config, gateway, Munge(), RealClock())
+    notifier = Notifier()
+    daemon.start()
+    log.info("hetschedd %s serves on %s", __version__, config.daemon.socket)
+    notifier.ready(f"serving on {config.daemon.socket}")
+    tick_s = min(_TICK_S, notifier.watchdog_s / 3 or _TICK_S)
+    while not stop.wait(tick_s):
+        if daemon.alive():
+            notifier.alive()
+        if hup.is_set():
+            hup.clear()
+            notifier.reloading()
+            _reload(daemon, path)
+            notifier.ready(f"serving on {config.daemon.socket}")
+    notifier.stopping()
+    daemon.stop()
+
+
+def _reload(daemon: object, path: Path) -> None:
+    from pyhetsched.daemon.daemon import Daemon
+
+    assert isinstance(daemon, Daemon)
+    try:
+        config = load(path)
+        check(config)
+        daemon.reload(config)
+    except ConfigError as error:
+        log.error("the old configuration is kept: %s", error)
+    else:
+        log.info("configuration read again from %s", path)

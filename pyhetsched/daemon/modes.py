@@ -1,0 +1,72 @@
+"""Which mode applies to a job: the narrowest scope that says something wins."""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from pathlib import Path
+
+from pyhetsched.config import ModeConfig
+from pyhetsched.errors import RequestError
+from pyhetsched.model import Mode
+from pyhetsched.store.reservations import ModeStore
+
+SCOPES = ("user", "account", "partition")
+
+
+class Modes:
+    """Modes of the configuration file, and those set at run time, which win over it.
+
+    ``percent`` lets a share of all users into enforce; the others stay in shadow. A user is always on the
+    same side, so nobody sees a request treated both ways.
+    """
+
+    def __init__(self, store: ModeStore, config: ModeConfig) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._set = store.all()
+        self.config = config
+
+    def of(self, user: str, account: str, partition: str) -> Mode:
+        """Return the mode for a job."""
+        if Path(self.config.disabled_file).exists():
+            return Mode.OFF
+        found = self._find(user, account, partition)
+        chosen = zlib.crc32(user.encode()) % 100 < self.config.percent
+        return found if chosen or found is not Mode.ENFORCE else Mode.SHADOW
+
+    def cluster(self) -> Mode:
+        """Return the mode of what is not about one user's submit: reservations and nodes."""
+        return Mode.OFF if Path(self.config.disabled_file).exists() else self.default
+
+    @property
+    def default(self) -> Mode:
+        """The mode of the whole cluster."""
+        return Mode(self._set.get("") or self.config.default)
+
+    def scopes(self) -> dict[str, str]:
+        """Return every narrower scope that has a mode, as ``kind=name``."""
+        config = self.config
+        tables = {"partition": config.partitions, "account": config.accounts, "user": config.users}
+        found = {f"{kind}={name}": str(mode) for kind, table in tables.items() for name, mode in table.items()}
+        return {**found, **{scope: mode for scope, mode in self._set.items() if scope}}
+
+    def set(self, mode: str, kind: str = "", name: str = "") -> None:
+        """Set the mode of the cluster or of one scope.
+
+        Raises `RequestError` for an unknown mode or scope, `StoreError` when it cannot be kept.
+        """
+        valid = [item.value for item in Mode]
+        if mode not in valid:
+            raise RequestError(f"unknown mode {mode!r}; write one of {', '.join(valid)}")
+        if kind and (kind not in SCOPES or not name):
+            raise RequestError(f"unknown scope {kind}={name}; write one of {', '.join(f'{s}=NAME' for s in SCOPES)}")
+        scope = f"{kind}={name}" if kind else ""
+        with self._lock:
+            self._store.save(scope, mode)
+            self._set = {**self._set, scope: mode}
+
+    def _find(self, user: str, account: str, partition: str) -> Mode:
+        scopes = self.scopes()
+        keys = [f"user={user}", f"account={account}", *(f"partition={name}" for name in partition.split(","))]
+        return next((Mode(scopes[key]) for key in keys if key in scopes), self.default)
