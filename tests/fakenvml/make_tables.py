@@ -12,20 +12,8 @@ import json
 import sys
 from typing import Any
 
-# Catalogue key -> (name that NVML reports, PCI device id) where one row of the
-# catalogue covers several boards.
-BOARDS = {
-    "A30-24GB": ("NVIDIA A30", 0x20B7),
-    "A100-40GB": ("NVIDIA A100-SXM4-40GB", 0x20B0),
-    "A100-80GB": ("NVIDIA A100 80GB PCIe", 0x20B5),
-    "H100-80GB-SXM": ("NVIDIA H100 80GB HBM3", 0x2330),
-    "H100-80GB-PCIe": ("NVIDIA H100 PCIe", 0x2331),
-    "H100-NVL-94GB": ("NVIDIA H100 NVL", 0x2321),
-    "GH200-96GB": ("NVIDIA GH200 480GB", 0x2342),
-    "H200-141GB": ("NVIDIA H200", 0x2335),
-    "B200-180GB": ("NVIDIA B200", 0x2901),
-    "RTX-PRO-6000-Blackwell": ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 0x2BB5),
-}
+# Which board of a catalogue row the fake is, where it is not the first: NVML name, PCI device id.
+BOARDS = {"A100-80GB": ("NVIDIA A100 80GB PCIe", 0x20B5)}
 
 # key, NVML name, architecture, compute capability, MiB, PCI device id, SMs
 WITHOUT_MIG = [
@@ -48,12 +36,12 @@ def known(value: int | None, otherwise: int) -> int:
 
 
 def profile_row(model: dict[str, Any], memory_mib: int, profile: dict[str, Any]) -> str:
-    slices, size = profile["compute_slices"], profile["placements"]["size"]
-    starts = profile["placements"]["starts"]
-    engines = [known(profile[key], -1) for key in ("copy_engines", "decoders", "encoders", "jpeg", "ofa")]
+    slices, size, starts = profile["compute_slices"], profile["size"], profile["starts"]
+    # The catalogue has decoders, encoders, JPEG, OFA; a copy engine a slice is near the truth everywhere.
+    engines = [slices] + [known(count, -1) for count in profile["engines"] or [None] * 4]
     numbers = [
-        profile["nvml_profile_const"],
-        profile["smi_profile_id"],
+        profile["gi_profile_const"],
+        profile["gi_profile_id"],
         slices,
         size,
         profile["max_instances"],
@@ -88,15 +76,15 @@ def main() -> None:
     print("/* Written by make_tables.py from mig_profiles.json: do not edit. */")
     for model in models:
         key = model["key"]
-        name, pci = BOARDS.get(key, (model["name"].split(" (")[0], int(model["pci_device_ids"][0], 16)))
-        memory_mib = known(model["memory_mib_total"], model["memory_gb_nominal"] * 1000)
+        name, pci = BOARDS.get(key, (model["nvml_names"][0], int(model["pci_device_ids"][0], 16)))
+        memory_mib = known(model["memory_mib"], model["memory_gb"] * 1000)
         print(f"static const gi_profile_t {symbol(key)}[] = {{")
         for profile in model["profiles"]:
             print(profile_row(model, memory_mib, profile))
         print("};")
-        full = max(model["profiles"], key=lambda p: (p["compute_slices"], -p["nvml_profile_const"]))
+        full = max(model["profiles"], key=lambda p: (p["compute_slices"], -p["gi_profile_const"]))
         slices = f'{model["total_compute_slices"]}, {model["total_memory_slices"]}, {model["max_gpu_instances"]}'
-        flags = f'{int(model["mig_mode_toggle_needs_gpu_reset"])}, {int(model["mig_mode_persists_over_reboot"])}'
+        flags = f'{int(model["mode_needs_reset"])}, {int(model["mode_survives_reboot"])}'
         rows.append(model_row(key, name, model["architecture"], model["compute_capability"], memory_mib, pci,
                               known(full["sm_count"], full["compute_slices"] * 18), slices, flags,
                               f'{len(model["profiles"])}, {symbol(key)}'))
