@@ -43,7 +43,7 @@ def decide(request: SubmitRequest, view: ClusterView, policy: SubmitPolicy | Non
 def asked_text(draft: Draft) -> str:
     """What the user asked for, in one line, in the words of sbatch."""
     parts = []
-    for each in draft.wanted:
+    for each in draft.spelled:
         if each.implied:
             parts.append(f"--ntasks-per-gpu={draft.request.ntasks_per_tres}")
         elif each.scope is Scope.NODE:

@@ -97,13 +97,18 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """The state between two rules; ``settled`` once no later rule may decide anything."""
+    """The state between two rules; ``settled`` once no later rule may decide anything.
+
+    ``spelled`` is what the user wrote, ``wanted`` the same in the site's own spelling; ``others`` is what the
+    TRES fields hold beside GPUs.
+    """
 
     request: SubmitRequest
     view: ClusterView
     policy: SubmitPolicy
     fleet: Fleet
     wanted: tuple[Wanted, ...] = ()
+    spelled: tuple[Wanted, ...] = ()
     others: Mapping[Scope, tuple[GresEntry, ...]] = field(default_factory=dict)
     unreadable: bool = False
     wishes: Wishes = Wishes()

@@ -22,6 +22,7 @@ GPU_ENVIRONMENT = (
     "SLURM_TRES_BIND",
     "SLURM_NTASKS_PER_GPU",
 )
+TYPED_ENVIRONMENT = GPU_ENVIRONMENT[:5]
 PER_GPU_ENVIRONMENT = ("SLURM_CPUS_PER_GPU", "SLURM_MEM_PER_GPU", "SLURM_GPU_BIND", "SLURM_GPU_FREQ")
 
 
@@ -93,10 +94,19 @@ def serve_slices(draft: Draft, fit: Fit, scope: Scope, counts: dict[JobField, st
         verdict=Verdict.REWRITTEN,
         ask=ask,
         became=became_text(fit, per_task),
+        messages=(*draft.messages, *_one_process(draft, ask)),
         changes={**draft.changes, **_gres_fields(draft, target, entry), **counts, **steer},
         drop_environment=GPU_ENVIRONMENT,
         settled=True,
     )
+
+
+def _one_process(draft: Draft, ask: JobAsk) -> tuple[str, ...]:
+    """A word of warning where one process would hold slices that it cannot use (CUDA shows it the first)."""
+    several = sum(item.count for item in ask.slices) > 1
+    if not several or (not ask.per_task and max(draft.request.num_tasks, draft.request.ntasks_per_node) > 1):
+        return ()
+    return ("a process uses one slice only, so start a task for each",)
 
 
 def whole_fields(draft: Draft, scope: Scope, types: Sequence[str], count: int) -> dict[JobField, str]:
@@ -107,7 +117,7 @@ def whole_fields(draft: Draft, scope: Scope, types: Sequence[str], count: int) -
 def became_text(fit: Fit, per_task: bool) -> str:
     """``1 slice 1g.10gb on a100 or h100 (4 shards)``."""
     each = " per task" if per_task else ""
-    cost = f"cut from {fit.gpus} whole GPUs" if fit.gpus > 1 else f"{fit.shards} shards"
+    cost = f"cut from {fit.gpus} whole GPUs" if fit.gpus > 1 else f"{fit.shards} shard{'s' if fit.shards > 1 else ''}"
     return f"{fit.text}{each} on {either(types_of(fit.offers))} ({cost})"
 
 

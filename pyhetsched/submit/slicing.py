@@ -37,6 +37,11 @@ class Fit:
         return self.shards / self.shards_per_gpu
 
     @property
+    def usable(self) -> bool:
+        """Whether any node that could serve is up."""
+        return any(offer.usable for offer in self.offers)
+
+    @property
     def text(self) -> str:
         """The slices for a sentence: ``2 slices 1g.10gb``."""
         return slices_text(self.slices)
@@ -113,7 +118,11 @@ def options(offers: Iterable[Offer], wanted: Sequence[tuple[tuple[Meaning, ...],
         if gpus is not None:
             alike.setdefault((slices, shards_of(model, slices), shards_per_gpu(model), gpus), []).append(offer)
     fits = [Fit(s, shards, room, gpus, tuple(of)) for (s, shards, room, gpus), of in alike.items()]
-    return sorted(fits, key=lambda fit: (fit.share, fit.gpus, -sum(offer.total_gpus for offer in fit.offers)))
+    return sorted(fits, key=_preference)
+
+
+def _preference(fit: Fit) -> tuple[bool, float, int, int]:
+    return not fit.usable, fit.share, fit.gpus, -sum(offer.total_gpus for offer in fit.offers)
 
 
 def _on(offer: Offer, wanted: Sequence[tuple[tuple[Meaning, ...], int]]) -> tuple[SliceAsk, ...] | None:

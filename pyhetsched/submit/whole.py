@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyhetsched.errors import NeverError
+from pyhetsched.errors import NeverError, RequestError
 from pyhetsched.model import JobAsk, JobField, Verdict
 from pyhetsched.slurm.gres import GresEntry, format_gres, parse_gres
 from pyhetsched.submit.draft import Draft, Scope, Wanted
 from pyhetsched.submit.fleet import Offer, types_of
 from pyhetsched.submit.nearest import either
-from pyhetsched.submit.placing import tasks_per_node
+from pyhetsched.submit.placing import TYPED_ENVIRONMENT, tasks_per_node
 from pyhetsched.submit.steering import keep_to
 
 SOCKETS = 2
@@ -60,16 +60,27 @@ def _all_good(draft: Draft, good: Sequence[Offer]) -> bool:
 
 
 def served_whole(draft: Draft, wanted: Sequence[Wanted], good: Sequence[Offer], changes: dict[JobField, str]) -> Draft:
-    """The draft settled with whole GPUs of ``good``; unchanged where ``changes`` says nothing new."""
+    """The draft settled with whole GPUs of ``good``; unchanged where ``changes`` says nothing new.
+
+    Raises :class:`RequestError` where srun or salloc would ask again in the old words.
+    """
+    for each in draft.spelled:
+        if draft.interactive and each.scope is not Scope.NODE and each.scope.value in changes:
+            written = parse_gres(changes[each.scope.value])
+            instead = ",".join(f"gpu:{e.type}:{e.amount}" if e.type else f"gpu:{e.amount}" for e in written)
+            raise RequestError(f"srun and salloc keep {each.scope.option} for their steps; write --gres={instead}")
     per_node = sum(each.count for each in wanted if each.scope is Scope.NODE)
     models = tuple(dict.fromkeys(model.key for offer in good for model in offer.models))
-    types = either(types_of(good)) or "any GPU"
+    where = either(types_of(good)) or "any GPU"
+    if changes and not any(offer.mig for offer in good) and any(offer.mig for offer in draft.fleet.reachable):
+        where += " without MIG"
     count = most_on_a_node(draft, wanted)
     return draft.change(
         verdict=Verdict.REWRITTEN if changes else Verdict.UNCHANGED,
         ask=JobAsk("whole", gpus_per_node=per_node, model_keys=models),
         changes={**draft.changes, **changes},
-        became=f"{count} whole GPU{'s' if count > 1 else ''} on {types}" if changes else "unchanged",
+        drop_environment=TYPED_ENVIRONMENT if any(scope.value in changes for scope in Scope) else (),
+        became=f"{count} whole GPU{'s' if count > 1 else ''} on {where}" if changes else "unchanged",
         settled=True,
     )
 
@@ -80,6 +91,9 @@ def only_in_mig_mode(draft: Draft, wanted: Sequence[Wanted], types: Sequence[str
     offers = [o for o in draft.fleet.in_partition if free_of_mig(o, (o.gres_type,)) and o.gpus >= count]
     works = [f"--gres=gpu:{name}:{count}" for name in types_of(offers)]
     one = f"one GPU with --gres=gpu:{types[0]}:1" if types else "one GPU with --gres=gpu:1"
+    nodes = {name for offer in draft.fleet.reachable if not types or offer.gres_type in types for name in offer.nodes}
+    if wanted[0].scope is Scope.JOB and count <= len(nodes):
+        one = f"one GPU on each of {count} nodes with -N {count} --gres=gpu:{f'{types[0]}:' if types else ''}1"
     return NeverError(
         f"every {either(types) if types else 'GPU'} here is in MIG mode, where GPUs of a node cannot reach each other, "
         f"so {count} on a node cannot be had; write {either([*works, one])}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 from pyhetsched.errors import RequestError
 from pyhetsched.submit.draft import Draft, Wishes
@@ -22,15 +21,16 @@ _KEY_AHEAD = re.compile(
 @rule("directives")
 def read_directives(draft: Draft) -> Draft:
     """Fill ``wishes``."""
-    seen: dict[str, str] = {}
-    wishes = Wishes()
-    for key, value in _items(draft):
-        known = seen.setdefault(key, value)
-        if known != value:
-            raise RequestError(f"{key}={known} and {key}={value} contradict each other: write one of them")
-        wishes = replace(wishes, **{_FIELDS[key][0]: _FIELDS[key][1](value)})  # type: ignore[arg-type]
-    written = tuple(f"{key}={value}" if value else key for key, value in seen.items())
-    return draft.change(wishes=replace(wishes, written=written))
+    written: dict[str, str] = {}
+    values: dict[str, object] = {}
+    for key, text in _items(draft):
+        field, read, _ = _FIELDS[key]
+        value = read(text if key == "class" else text.casefold())
+        if values.setdefault(field, value) != value:
+            raise RequestError(f"{key}={written[key]} and {key}={text} contradict each other: write one of them")
+        written.setdefault(key, text)
+    words = tuple(f"{key}={text}" if text else key for key, text in written.items())
+    return draft.change(wishes=Wishes(**values, written=words))  # type: ignore[arg-type]
 
 
 def _items(draft: Draft) -> Iterator[tuple[str, str]]:
@@ -55,12 +55,10 @@ def _item(token: str) -> tuple[str, str]:
     if key not in _FIELDS:
         near = difflib.get_close_matches(key, _FIELDS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(_FIELDS)}"
-        raise RequestError(f"hetsched knows no {token[:60]!r}; {hint}")
-    if key == "opt-out":
-        return key, "" if value.casefold() in ("", "yes", "true", "1") else value
-    if not equals or not value:
+        raise RequestError(f"unknown directive {token[:60]!r}; {hint}")
+    if key != "opt-out" and not (equals and value):
         raise RequestError(f"{key} needs a value, such as {_FIELDS[key][2]}")
-    return key, value.strip().casefold() if key != "class" else value.strip()
+    return key, value
 
 
 def _size(value: str) -> float:

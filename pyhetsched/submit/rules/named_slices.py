@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pyhetsched.errors import NeverError, RequestError
-from pyhetsched.mig.names import Meaning, resolve
+from pyhetsched.mig.names import Meaning, resolve, suggest
+from pyhetsched.mig.profiles import GpuModel
 from pyhetsched.model import Candidate
 from pyhetsched.submit.draft import Draft, Scope, Want, Wanted
 from pyhetsched.submit.fleet import Offer, models_in, types_of
@@ -71,11 +72,20 @@ def _meanings(each: Wanted, draft: Draft) -> tuple[Meaning, ...]:
     here = models_in(fleet.cluster)
     if not here:
         raise NeverError(f"{each}: no GPU of this cluster can be cut into slices; ask for a whole one, --gres=gpu:1")
-    everywhere = resolve(each.type, here, fleet.site_types)
+    everywhere = _resolved(each, here, draft)
     for offers, reason in ((fleet.in_partition, _partition_reason), (fleet.reachable, _constraint_reason)):
         if not any(meaning.model in models_in(offers) for meaning in everywhere):
             raise NeverError(reason(each, everywhere, draft))
     return tuple(meaning for meaning in everywhere if meaning.model in models_in(fleet.reachable))
+
+
+def _resolved(each: Wanted, here: Sequence[GpuModel], draft: Draft) -> tuple[Meaning, ...]:
+    try:
+        return resolve(each.type, here, draft.fleet.site_types)
+    except NeverError as error:
+        near = suggest(each.type, here, most=1)
+        hint = f"; write --gres=gpu:{near[0]}:{each.count}" if near else ""
+        raise NeverError(f"{error}{hint}") from error
 
 
 def _partition_reason(each: Wanted, everywhere: Sequence[Meaning], draft: Draft) -> str:

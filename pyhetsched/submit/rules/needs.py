@@ -75,7 +75,7 @@ def _the_one(draft: Draft) -> Wanted | None:
         raise RequestError(
             f"{both(map(str, draft.wanted))} cannot be combined with what the job needs; write one --gres=gpu:N"
         )
-    return draft.wanted[0] if draft.wanted else None
+    return draft.wanted[0] if draft.wanted and draft.wanted[0].want is not Want.SHARD else None
 
 
 def _slice_ways(draft: Draft, each: Wanted, needs: Needs) -> list[_Way]:
@@ -104,12 +104,14 @@ def _ways_of_profile(
     if barred or not good:
         why = barred or next((needs.why_not(o, profiles[o.models[0]]) for o in offers), "of another type")
         return [_Way(title, score, why)]
-    counts, _ = per_node(draft, each.scope, [each.count], f"--gres=gpu:{name}:{each.count}")
+    counts, _ = per_node(draft, each.scope, [each.count], "--gres")
     fits = [fit for fit in options(good, [(meant, counts[0])]) if may_cut(draft, fit, each.scope)]
     if not fits:
         return [_Way(title, score, f"{counts[0]} of them do not fit a node")]
     behind = _behind(draft, counts[0])
-    return [_Way(f"{name} on {either(types_of(f.offers))}", score, behind=behind, fit=f) for f in fits]
+    return [
+        _Way(f"{name} on {either(types_of(f.offers))}", score, behind=behind or _down(f.offers), fit=f) for f in fits
+    ]
 
 
 def _no_slices(draft: Draft, each: Wanted) -> str:
@@ -124,6 +126,10 @@ def _no_slices(draft: Draft, each: Wanted) -> str:
         return f"srun and salloc keep {each.scope.option}; --gres would permit slices"
     if each.scope is Scope.SOCKET:
         return "slices cannot be tied to sockets"
+    try:
+        per_node(draft, each.scope, [each.count], "--gres")
+    except RequestError as error:
+        return str(error)
     return ""
 
 
@@ -132,6 +138,10 @@ def _behind(draft: Draft, count: int) -> str:
     if count < 2 or draft.wishes.slices in ("ok", "only") or draft.policy.many_by_need == "slices":
         return ""
     return "slices of one job cannot reach each other; slices=ok permits them"
+
+
+def _down(offers: Iterable[Offer]) -> str:
+    return "" if any(offer.usable for offer in offers) else "every such node is down now"
 
 
 def _whole_ways(draft: Draft, each: Wanted, needs: Needs) -> list[_Way]:
@@ -143,6 +153,8 @@ def _whole_ways(draft: Draft, each: Wanted, needs: Needs) -> list[_Way]:
         suited = [o for o in offers if not needs.why_not(o)]
         roomy = [o for o in suited if o.gpus >= least_on_a_node([each])]
         good = tuple(o for o in roomy if most < 2 or free_of_mig(o, (name,)))
+        if each.scope is Scope.JOB and sum(offer.total_gpus for offer in good) < each.count:
+            roomy, good = [], ()
         why = ""
         if draft.wishes.slices == "only":
             why = "slices=only"
@@ -152,7 +164,7 @@ def _whole_ways(draft: Draft, each: Wanted, needs: Needs) -> list[_Way]:
             why = "every one is in MIG mode" if roomy else "too few on a node"
             why = why if suited else needs.why_not(offers[0])
         score = min((_score(model) for offer in (good or offers) for model in offer.models), default=float("1e6"))
-        ways.append(_Way(f"whole {name}", score, why, offers=good))
+        ways.append(_Way(f"whole {name}", score, why, _down(good), offers=good))
     return ways
 
 

@@ -32,7 +32,7 @@ def read_spelling(draft: Draft) -> Draft:
         others[scope] = tuple(entry for entry in entries if entry not in mine)
     if not wanted:
         wanted += _by_tasks(draft)
-    return draft.change(wanted=tuple(wanted), others=others)
+    return draft.change(wanted=tuple(wanted), spelled=tuple(wanted), others=others)
 
 
 def _wanted(entry: GresEntry, scope: Scope) -> Wanted | None:

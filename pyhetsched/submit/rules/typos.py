@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from pyhetsched.errors import NeverError
+from pyhetsched.mig.names import suggest
 from pyhetsched.mig.profiles import models_of_type
 from pyhetsched.submit.draft import Draft, Want, Wanted
-from pyhetsched.submit.fleet import types_of
+from pyhetsched.submit.fleet import models_in, types_of
 from pyhetsched.submit.nearest import gpus_here, nearest_type
 from pyhetsched.submit.registry import rule
+
+_SLICE = re.compile(r"(?:^|[_:-])\d+g", re.IGNORECASE)
 
 
 @rule("typos")
@@ -53,6 +57,9 @@ def _known_type(name: str, draft: Draft, asked: str, remedy: str) -> str:
     by_model = [t for t in types if meant & set(draft.fleet.site_types.get(t, ()))]
     if len(by_model) == 1 and set(draft.fleet.site_types[by_model[0]]) <= meant:
         return by_model[0]
+    slices = suggest(name, models_in(draft.fleet.in_partition), most=1) if _SLICE.search(name) else ()
+    if slices:
+        raise NeverError(f"{name!r} ({asked}) is no slice here; did you mean --gres=gpu:{slices[0]}:1?")
     near = nearest_type(name, types_of(draft.fleet.in_partition) or types)
     hint = f"did you mean {_remedy(remedy, near, asked)}?" if near else "ask --gres=gpu:1 for any of them"
     raise NeverError(f"no GPU here is of type {name!r} ({asked}); there are {gpus_here(draft.fleet.cluster)}; {hint}")

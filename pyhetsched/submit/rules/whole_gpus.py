@@ -58,8 +58,10 @@ def _check_counts(draft: Draft, wanted: Sequence[Wanted], offers: Sequence[Offer
             most, where = max(gpus_on_a_node(offer, there) for offer in mine), "no node has more than"
         if each.count > most:
             kind = f"{each.type} " if each.type else ""
+            free = [gpus_on_a_node(offer, there) for offer in mine if free_of_mig(offer, there)]
+            nearest_count = min(most, max(free)) if free else 1
             typed = f"{each.type}:" if each.type else ""
-            nearest = f"-G {typed}{most}" if each.scope is Scope.JOB else f"--gres=gpu:{typed}{most}"
+            nearest = f"--gres=gpu:{typed}{nearest_count}"
             raise NeverError(f"{each.count} {kind}GPUs are too many: {where} {most}; write {nearest}")
 
 
