@@ -9,7 +9,7 @@ import functools
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pyhetsched.errors import LayoutError, RequestError
 from pyhetsched.mig.profiles import GpuModel, model_by_key, models_of_type, shards_per_gpu
@@ -18,6 +18,7 @@ from pyhetsched.slurm.features import Chain, FeatureError, parse_features, satis
 from pyhetsched.slurm.hosts import expand
 
 MOST_NAMES = 65_536
+MOST_PARTITION_SETS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +73,7 @@ class Fleet:
 def fleet_of(request: SubmitRequest, view: ClusterView) -> Fleet:
     """What ``view`` offers to ``request``."""
     digest = _digest(_Identity(view))
-    names = _partition_names(request.partition, view)
-    within = [_narrow(offer, names) for offer in digest.offers] if names is not None else list(digest.offers)
-    in_partition = tuple(offer for offer in within if offer.nodes)
+    in_partition, partition = _in_partition(digest, view, request.partition)
     expression, unreadable = _expression(request.features)
     reachable = (o for o in in_partition if satisfies(expression, o.features, digest.known_features))
     reachable = (_narrow_to_lists(offer, request) for offer in reachable)
@@ -86,7 +85,7 @@ def fleet_of(request: SubmitRequest, view: ClusterView) -> Fleet:
         unreadable_features=unreadable,
         known_features=digest.known_features,
         site_types=digest.site_types,
-        partition=_partition_title(request.partition, view),
+        partition=partition,
     )
 
 
@@ -105,6 +104,7 @@ class _Digest:
     offers: tuple[Offer, ...]
     known_features: frozenset[str]
     site_types: Mapping[str, tuple[str, ...]]
+    by_partitions: dict[frozenset[str], tuple[Offer, ...]] = field(default_factory=dict)
 
 
 class _Identity:
@@ -138,6 +138,19 @@ def _digest(key: _Identity) -> _Digest:
             site_types[group.gres_type].update((model.key, None) for model in offer.models)
     known = frozenset(feature for node in key.view.nodes for feature in node.features)
     return _Digest(tuple(offers), known, {name: tuple(keys) for name, keys in site_types.items()})
+
+
+def _in_partition(digest: _Digest, view: ClusterView, partition: str) -> tuple[tuple[Offer, ...], str]:
+    """The offers of the job's partitions, and the names of these partitions for a sentence."""
+    asked = _partitions(partition, view)
+    known = digest.by_partitions.get(asked)
+    if known is None:
+        names = _partition_names(asked, view)
+        within = digest.offers if names is None else tuple(_narrow(offer, names) for offer in digest.offers)
+        known = tuple(offer for offer in within if offer.nodes)
+        if len(digest.by_partitions) < MOST_PARTITION_SETS:
+            digest.by_partitions[asked] = known
+    return known, ",".join(sorted(asked))
 
 
 def _offer(
@@ -180,9 +193,8 @@ def _why_no_slices(group: GpuGroup, models: tuple[GpuModel, ...]) -> str:
     return ""
 
 
-def _partition_names(partition: str, view: ClusterView) -> frozenset[str] | None:
-    """The nodes of the job's partitions; None when nothing is known of them."""
-    asked = _partitions(partition, view)
+def _partition_names(asked: frozenset[str], view: ClusterView) -> frozenset[str] | None:
+    """The nodes of partitions; None when nothing is known of them."""
     if not asked:
         return None
     names = {name for each in view.partitions if each.name in asked for name in each.nodes}
@@ -196,10 +208,6 @@ def _partitions(partition: str, view: ClusterView) -> frozenset[str]:
         return frozenset(each.name for each in view.partitions if each.is_default)
     known = {each.name for each in view.partitions} | {name for node in view.nodes for name in node.partitions}
     return asked & known
-
-
-def _partition_title(partition: str, view: ClusterView) -> str:
-    return ",".join(sorted(_partitions(partition, view)))
 
 
 def _expression(features: str) -> tuple[Chain | None, bool]:
