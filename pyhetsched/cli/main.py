@@ -12,16 +12,16 @@ from pyhetsched import __version__
 from pyhetsched.errors import DataError, HetschedError, RequestError, UnreachableError
 
 # Where each verb lives. Loading them all at every call would make `hetsched gpus` wait for scipy.
-_VERBS: Mapping[str, tuple[str, str]] = {
-    "explain": ("explain", "Tell what was decided about a job, and why."),
-    "decisions": ("decisions", "List decisions, newest last."),
-    "gpus": ("gpus", "Show every GPU, its slices and who holds them."),
-    "would-run": ("would_run", "Tell what would be done with a request; nothing is submitted."),
-    "status": ("status", "Tell how the daemon is."),
-    "mode": ("mode", "Show or set the mode: off, shadow, enforce."),
-    "mig": ("mig", "MIG layouts, weights and plans."),
-    "simulate": ("simulate", "Run a policy on a list of jobs."),
-    "bench-policy": ("bench_policy", "Time one policy."),
+_VERBS: Mapping[str, tuple[str, str, str]] = {
+    "explain": ("explain", "explain", "Tell what was decided about a job, and why."),
+    "decisions": ("decisions", "decisions", "List decisions, newest last."),
+    "gpus": ("gpus", "gpus", "Show every GPU, its slices and who holds them."),
+    "would-run": ("would_run", "would_run", "Tell what would be done with a request; nothing is submitted."),
+    "status": ("status", "status", "Tell how the daemon is."),
+    "mode": ("mode", "mode", "Show or set the mode: off, shadow, enforce."),
+    "mig": ("mig", "mig", "MIG layouts, weights and plans."),
+    "simulate": ("simulate", "simulate", "Run a policy on a list of jobs."),
+    "bench-policy": ("bench_policy", "bench_policy", "Time one policy."),
 }
 
 EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE = 1, 2, 3
@@ -38,14 +38,14 @@ class _Verbs(click.Group):
         """Import and return one verb."""
         if cmd_name not in _VERBS:
             return None
-        module = importlib.import_module(f"pyhetsched.cli.{_VERBS[cmd_name][0]}")
-        command: click.Command = module.command
+        module, name, _ = _VERBS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(f"pyhetsched.cli.{module}"), name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the verbs without importing them."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in _VERBS.items()])
+            formatter.write_dl([(name, text) for name, (_, _, text) in _VERBS.items()])
 
 
 @click.group(

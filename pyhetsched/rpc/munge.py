@@ -11,7 +11,7 @@ import functools
 import threading
 from dataclasses import dataclass
 
-from pyhetsched.errors import RpcError, UntrustedError
+from pyhetsched.errors import RpcError, UnreachableError, UntrustedError
 
 _OPT_SOCKET = 8  # enum munge_opt in munge.h
 _SUCCESS = 0
@@ -62,12 +62,12 @@ class Munge:
         self._local = threading.local()
 
     def encode(self, payload: bytes) -> str:
-        """Return a credential of this process on ``payload``; raises `RpcError` when munged does not answer."""
+        """Return a credential of this process on ``payload``; raises `UnreachableError` when munged is away."""
         out = ctypes.c_void_p()
         code = self._lib.munge_encode(ctypes.byref(out), self._context(), payload, len(payload))
         try:
             if code != _SUCCESS:
-                raise RpcError(f"munge cannot make a credential: {self._text(code)}; is munged running here?")
+                raise UnreachableError(f"munge cannot make a credential: {self._text(code)}; is munged running here?")
             return ctypes.string_at(out.value or 0).decode("ascii")
         finally:
             _libc.free(out)

@@ -1,0 +1,101 @@
+"""``hetsched gpus``: a map of every GPU, its slices, and who holds them."""
+
+from __future__ import annotations
+
+import click
+
+from pyhetsched.cli.output import (
+    LONG_HELP,
+    connect,
+    daemon_options,
+    document,
+    print_json,
+    print_table,
+    table_options,
+)
+from pyhetsched.errors import RequestError
+from pyhetsched.rpc.gen import services_pb2 as pb
+from pyhetsched.slurm.hosts import fold
+
+_FIELDS = ("nodelist", "nodes", "gpu", "type", "model", "mig", "state", "shards", "map", "holders", "uuid")
+_DEFAULT = ("nodelist", "gpu", "type", "mig", "state", "shards", "map", "holders")
+
+
+@click.command(context_settings=LONG_HELP)
+@click.option("-w", "--nodes", default="", metavar="HOSTLIST", help="Only these nodes, such as gpu[01-04].")
+@click.option("-a", "--all", "unfolded", is_flag=True, help="One line a GPU, also where several are alike.")
+@table_options
+@daemon_options
+def gpus(nodes: str, unfolded: bool, columns: str | None, noheader: bool, as_json: bool, address: str | None) -> None:
+    """Show every GPU, its slices and who holds them.
+
+    MAP shows the memory slices of a GPU in MIG mode in order: a letter for each job's slices, '.' for free,
+    '#' for an instance that hetsched did not make. HOLDERS tells what the letters mean. Nodes whose GPUs are
+    all alike are folded into one line.
+    """
+    with connect(address) as client:
+        reply = client.call("Mig/Map", pb.MapRequest(nodes=nodes), pb.MapReply)
+    if nodes and not reply.nodes:
+        raise RequestError(f"no node with GPUs matches {nodes}")
+    if as_json:
+        print_json(document(reply))
+    else:
+        print_table(rows(reply, unfolded), _FIELDS, _DEFAULT, columns, noheader)
+
+
+def rows(reply: pb.MapReply, unfolded: bool = False) -> list[dict[str, str]]:
+    """Return one row for each GPU, those that are alike on several nodes folded into one."""
+    groups: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+    for node in reply.nodes:
+        for gpu in node.gpus:
+            row = _row(node, gpu)
+            key = tuple(row.values()) if not (unfolded or row["holders"] != "-") else (node.name, str(gpu.index))
+            groups.setdefault((*key, "|"), []).append((node.name, str(gpu.index)))
+    table: list[dict[str, str]] = []
+    by_gpu = {(node.name, str(gpu.index)): (node, gpu) for node in reply.nodes for gpu in node.gpus}
+    for members in groups.values():
+        node, gpu = by_gpu[members[0]]
+        indexes = sorted({index for _, index in members}, key=int)
+        names = sorted({name for name, _ in members})
+        folded = {"nodelist": fold(names), "nodes": str(len(names)), "gpu": fold_numbers(indexes)}
+        table.append({**folded, **_row(node, gpu)})
+    return table
+
+
+def fold_numbers(numbers: list[str]) -> str:
+    """Return numbers as Slurm writes indexes: ``0-3,5``."""
+    text = fold(f"g{number}" for number in numbers)
+    return text[1:].strip("[]")
+
+
+def _row(node: pb.NodeGpus, gpu: pb.Gpu) -> dict[str, str]:
+    letters, holders = _letters(gpu)
+    return {
+        "type": gpu.gres_type, "model": gpu.model or "?", "mig": gpu.mig_mode, "state": node.state.lower(),
+        "shards": f"{gpu.shards_used}/{gpu.shards}" if gpu.shards else "-", "map": letters,
+        "holders": holders, "uuid": gpu.uuid or "-",
+    }  # fmt: skip
+
+
+def _letters(gpu: pb.Gpu) -> tuple[str, str]:
+    """Draw the memory slices of a GPU, and say who holds what."""
+    if not gpu.shards and not gpu.slices:
+        return "-", gpu.holder or "-"
+    cells = ["."] * max([_memory_slices(gpu), *(s.start + s.size for s in gpu.slices)])
+    told: list[str] = []
+    jobs: dict[int, str] = {}
+    for item in sorted(gpu.slices, key=lambda s: s.start):
+        letter = "#"
+        if item.state != "foreign":
+            letter = jobs.setdefault(item.job_id, chr(ord("a") + len(jobs) % 26))
+        cells[item.start : item.start + item.size] = letter * item.size
+        who = f"{item.job_id} {item.user}" if item.job_id else ("foreign" if letter == "#" else "in use")
+        told.append(f"{letter}={item.profile}@{item.start} {who}{'' if item.state == 'running' else ' ' + item.state}")
+    return "".join(cells), ", ".join(told) or gpu.holder or "-"
+
+
+def _memory_slices(gpu: pb.Gpu) -> int:
+    from pyhetsched.mig.profiles import catalogue
+
+    model = catalogue().get(gpu.model)
+    return model.total_memory_slices if model else 0
