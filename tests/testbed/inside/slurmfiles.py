@@ -40,7 +40,7 @@ SelectTypeParameters=CR_Core_Memory
 DefMemPerCPU=1024
 GresTypes=gpu,shard
 SchedulerType=sched/backfill
-SchedulerParameters=requeue_delay=1,nohold_on_prolog_fail,bf_interval=5
+SchedulerParameters=requeue_delay=1,nohold_on_prolog_fail,bf_interval=5,batch_sched_delay=0
 PrologFlags=Alloc
 PriorityType=priority/multifactor
 PriorityWeightAge=1000
