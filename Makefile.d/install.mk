@@ -23,7 +23,7 @@ install: plugin-install ## Install everything under DESTDIR
 	    slurm_plugins/hooks/epilog
 	install -D -m 0644 -t $(DESTDIR)$(UNITDIR) systemd/*.service
 	install -D -m 0644 systemd/hetsched.tmpfiles $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/hetsched.conf
-	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/doc/hetsched docs/*.md README.md CHANGELOG.md
+	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/doc/hetsched $(wildcard docs/*.md) README.md CHANGELOG.md
 	install -d $(DESTDIR)$(SYSCONFDIR)/hetsched
 	# A configuration that the site has written is never overwritten.
 	test -e $(DESTDIR)$(SYSCONFDIR)/hetsched/hetsched.toml || \

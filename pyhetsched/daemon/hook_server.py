@@ -61,6 +61,9 @@ class Hooks:
         except HetschedError as error:
             log.error("hook %s: %s", what, error)
             return pb.HookReply(version=1, error=str(error))
+        except Exception:  # noqa: BLE001 - a bug of ours must not keep the hook waiting for its deadline
+            log.exception("hook %s failed", what)
+            return pb.HookReply(version=1, error="the daemon failed; see its log")
         return pb.HookReply(version=1, error="unknown request; the hook is newer than the daemon")
 
     def _submit(self, message: pb.SubmitRequest) -> pb.SubmitReply:

@@ -83,3 +83,5 @@ class Housekeeping:
             function()
         except HetschedError as error:
             log.warning("housekeeping: %s", error)
+        except Exception:  # noqa: BLE001 - the next period must come
+            log.exception("housekeeping failed")

@@ -49,6 +49,8 @@ class Tracker:
                     self._allocator.learn(job)
             except HetschedError as error:
                 log.info("job %d: cannot be looked up: %s", job_id, error)
+            except Exception:  # noqa: BLE001 - one strange job must not end the thread
+                log.exception("job %d: cannot be learned", job_id)
 
     def finished(self, job_id: int) -> None:
         """A job has ended (or gone back to the queue): close what was reserved and never made."""

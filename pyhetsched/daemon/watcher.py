@@ -100,6 +100,9 @@ class Watcher:
                 if self.failing != str(error):
                     log.warning("slurmctld does not answer, keeping the last picture: %s", error)
                 self.failing = str(error)
+            except Exception:  # noqa: BLE001 - a bug met in one picture must not stop the next from being taken
+                log.exception("the picture of the cluster could not be made")
+                self.failing = "the picture of the cluster could not be made; see the log"
             self._wake.wait(self.config.slurm.snapshot_s)
             self._wake.clear()
 

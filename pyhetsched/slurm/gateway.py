@@ -95,7 +95,7 @@ class SlurmGateway:
         """Return all partitions."""
         loaded = self._call("Partitions.load", self._pyslurm.Partitions.load)
         return [
-            RawPartition(p.name, expand(p.nodes or ""), bool(p.is_default), _minutes(p.max_time_limit))
+            RawPartition(p.name, expand(p.nodes or ""), bool(p.is_default), _minutes(p.max_time))
             for p in loaded.values()
         ]
 
