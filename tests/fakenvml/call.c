@@ -14,6 +14,9 @@
 #include "clients.h"
 #include "rules.h"
 
+/* The code that the log shows for a call whose caller was killed in it. */
+#define KILLED (-9)
+
 static atomic_int references;
 
 int initialized_add(int change)
@@ -89,24 +92,45 @@ static bool take_fault(node_state_t *state, const call_t *call, fault_t *taken)
     return false;
 }
 
+static void log_call(const call_t *call)
+{
+    struct timespec now;
+    if (!call->log)
+        return;
+    clock_gettime(CLOCK_REALTIME, &now);
+    uint64_t took_us = (monotonic_ns() - call->start_ns) / 1000;
+    state_append("calls", "%lld.%06ld %d %u %s %d %d %llu\n", (long long)now.tv_sec, now.tv_nsec / 1000, (int)getpid(),
+                 (unsigned int)geteuid(), call->name, call->gpu, call->rc, (unsigned long long)took_us);
+}
+
+static void die_now(call_t *call)
+{
+    call->rc = KILLED;
+    log_call(call);
+    kill(getpid(), SIGKILL);
+}
+
 /* False if the body must not run: the fault has answered in its place. */
 static bool apply_fault(call_t *call, const fault_t *fault)
 {
+    sleep_us((uint64_t)fault->stall_ms * 1000);
     switch (fault->action) {
     case FAULT_FAIL:
         call->rc = fault->code;
         return false;
+    case FAULT_LOSE:
+        call->rc = NVML_ERROR_GPU_IS_LOST;
+        return false;
     case FAULT_NOOP:
         call->rc = NVML_SUCCESS;
         return false;
-    case FAULT_STALL:
-        sleep_us((uint64_t)fault->stall_ms * 1000);
-        return true;
     case FAULT_KILL_BEFORE:
-        kill(getpid(), SIGKILL);
+        die_now(call);
         return false;
-    default:
+    case FAULT_KILL_AFTER:
         call->kill_after = true;
+        return true;
+    default:
         return true;
     }
 }
@@ -123,12 +147,15 @@ static bool run_faults(call_t *call)
         return false;
     }
     delay_us = latency_us(&state->policy, call->name);
+    call->log = state->policy.log_calls;
     bool faulty = state->fault_count > 0;
     state_unlock();
     sleep_us(delay_us);
     if (!faulty || !(state = state_lock(STATE_WRITE)))
         return true;
     bool taken = take_fault(state, call, &fault);
+    if (taken && fault.action == FAULT_LOSE && call->gpu >= 0 && call->gpu < MAX_GPUS)
+        state->gpus[call->gpu].lost = 1;
     state_commit();
     return !taken || apply_fault(call, &fault);
 }
@@ -161,31 +188,8 @@ bool call_enter(call_t *call, const char *name, enum lock lock, const void *hand
     return true;
 }
 
-static bool log_wanted(call_t *call)
-{
-    if (call->state)
-        return call->state->policy.log_calls;
-    node_state_t *state = state_lock(STATE_READ);
-    if (!state)
-        return false;
-    bool wanted = state->policy.log_calls;
-    state_unlock();
-    return wanted;
-}
-
-static void log_call(const call_t *call)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    uint64_t took_us = (monotonic_ns() - call->start_ns) / 1000;
-    state_append("calls", "%lld.%06ld %d %u %s %d %d %llu\n", (long long)now.tv_sec, now.tv_nsec / 1000, (int)getpid(),
-                 (unsigned int)geteuid(), call->name, call->gpu, call->rc, (unsigned long long)took_us);
-}
-
 nvmlReturn_t call_leave(call_t *call)
 {
-    bool log = log_wanted(call);
-
     if (call->state) {
         if (call->lock == STATE_WRITE && call->rc == NVML_SUCCESS) {
             state_publish();
@@ -194,8 +198,7 @@ nvmlReturn_t call_leave(call_t *call)
         state_unlock();
     }
     if (call->kill_after)
-        kill(getpid(), SIGKILL);
-    if (log)
-        log_call(call);
+        die_now(call);
+    log_call(call);
     return call->rc;
 }

@@ -40,6 +40,7 @@ typedef struct {
     nvmlReturn_t rc;
     node_state_t *state; /* locked between call_enter and call_leave, else NULL */
     bool kill_after;
+    bool log;
     uint64_t start_ns;
 } call_t;
 

@@ -16,7 +16,8 @@ static const struct {
     { "show", verb_show, "" },
     { "policy", verb_policy, "KEY=VALUE..." },
     { "fault", verb_fault,
-      "add --call NAME [--gpu N] [--skip N] [--count N] --fail CODE|--stall S|--kill before|after|--noop\n"
+      "add --call NAME [--gpu N] [--skip N] [--count N] \n"
+      "          [--stall S] [--fail CODE | --kill before|after | --noop | --lose]\n"
       "      fault clear" },
     { "mode", verb_mode, "--gpu N on|off" },
     { "reset", verb_reset, "--gpu N" },

@@ -74,7 +74,7 @@ static void show_processes(const node_state_t *state)
 
 static void show_faults(const node_state_t *state)
 {
-    static const char *const actions[] = { "", "fail", "stall", "kill-before", "kill-after", "noop" };
+    static const char *const actions[] = { "", "fail", "stall", "kill-before", "kill-after", "noop", "lose" };
     bool first = true;
     for (int i = 0; i < MAX_FAULTS; i++) {
         const fault_t *fault = &state->faults[i];

@@ -21,18 +21,21 @@ static void fault_action(words_t *words, fault_t *fault)
     if (fail) {
         fault->action = FAULT_FAIL;
         fault->code = atoi(fail);
-    } else if (stall) {
-        fault->action = FAULT_STALL;
-        fault->stall_ms = (uint32_t)(atof(stall) * 1000);
     } else if (kill && !strcmp(kill, "before")) {
         fault->action = FAULT_KILL_BEFORE;
     } else if (kill && !strcmp(kill, "after")) {
         fault->action = FAULT_KILL_AFTER;
     } else if (!kill && take_flag(words, "--noop")) {
         fault->action = FAULT_NOOP;
+    } else if (!kill && take_flag(words, "--lose")) {
+        fault->action = FAULT_LOSE;
+    } else if (!kill && stall) {
+        fault->action = FAULT_STALL;
     } else {
-        die("fault add needs one of --fail CODE, --stall S, --kill before|after, --noop");
+        die("fault add needs --fail CODE, --kill before|after, --noop, --lose or --stall S");
     }
+    if (stall)
+        fault->stall_ms = (uint32_t)(atof(stall) * 1000);
 }
 
 static void add_fault(words_t *words)

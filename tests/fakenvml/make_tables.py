@@ -35,6 +35,10 @@ def known(value: int | None, otherwise: int) -> int:
     return otherwise if value is None else value
 
 
+def listed(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
 def profile_row(model: dict[str, Any], memory_mib: int, profile: dict[str, Any]) -> str:
     slices, size, starts = profile["compute_slices"], profile["size"], profile["starts"]
     # The catalogue has decoders, encoders, JPEG, OFA; a copy engine a slice is near the truth everywhere.
@@ -48,13 +52,8 @@ def profile_row(model: dict[str, Any], memory_mib: int, profile: dict[str, Any])
         known(profile["sm_count"], slices * 18),
         known(profile["memory_mib"], memory_mib * size // model["total_memory_slices"] // 64 * 64),
     ]
-    return '    { "%s", %s, { %s }, %d, { %s } },' % (
-        profile["name"],
-        ", ".join(map(str, numbers)),
-        ", ".join(map(str, engines)),
-        len(starts),
-        ", ".join(map(str, starts)),
-    )
+    return (f'    {{ "{profile["name"]}", {listed(numbers)}, {{ {listed(engines)} }}, '
+            f"{len(starts)}, {{ {listed(starts)} }} }},")
 
 
 def symbol(key: str) -> str:
@@ -64,7 +63,7 @@ def symbol(key: str) -> str:
 def model_row(key: str, name: str, architecture: str, capability: str, memory_mib: int, pci: int,
               sm_count: int, slices: str, flags: str, profiles: str) -> str:
     major, minor = capability.split(".")
-    code = ARCHITECTURES[architecture.split()[0]]
+    code = ARCHITECTURES[architecture.split(maxsplit=1)[0]]
     return (f'    {{ "{key}", "{name}", {code}, {major}, {minor}, {memory_mib}, 0x{pci:04X}, {sm_count}, '
             f"{slices}, {flags}, {profiles} }},")
 

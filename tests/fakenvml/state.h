@@ -66,14 +66,14 @@ typedef struct {
     char job[JOB_NAME_SIZE];
 } process_t;
 
-enum fault_action { FAULT_FAIL = 1, FAULT_STALL, FAULT_KILL_BEFORE, FAULT_KILL_AFTER, FAULT_NOOP };
+enum fault_action { FAULT_FAIL = 1, FAULT_STALL, FAULT_KILL_BEFORE, FAULT_KILL_AFTER, FAULT_NOOP, FAULT_LOSE };
 
 typedef struct {
     char call[CALL_NAME_SIZE]; /* "" : free entry; "*": any call */
     int32_t gpu;               /* -1: any */
     uint32_t action;
     int32_t code;
-    uint32_t stall_ms;
+    uint32_t stall_ms; /* before the action */
     uint32_t skip;  /* calls to let pass first */
     uint32_t count; /* calls to hit */
 } fault_t;

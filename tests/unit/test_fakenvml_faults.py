@@ -16,6 +16,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fakenvml"))
 
 from fakenode import (  # noqa: E402
+    GPU_IS_LOST,
     IN_USE,
     INSUFFICIENT_RESOURCES,
     FakeNode,
@@ -62,6 +63,17 @@ def test_a_fault_of_one_gpu_leaves_the_other_alone(node: FakeNode) -> None:
         assert nvml.nvmlDeviceGetMigMode(nvml.nvmlDeviceGetHandleByIndex(1)) == [1, 1]
 
 
+def test_a_gpu_falls_off_the_bus_in_a_named_call(node: FakeNode) -> None:
+    node.ctl("fault", "add", "--call", "nvmlGpuInstanceCreateComputeInstance", "--stall", "0.01", "--lose")
+    with node.worker() as nvml:
+        gpu = first_gpu(nvml)
+        gi = nvml.create(gpu, THREE, 0)
+        assert code_of(nvml.nvmlGpuInstanceCreateComputeInstance, gi, 2) == GPU_IS_LOST
+        assert code_of(nvml.nvmlGpuInstanceDestroy, gi) == GPU_IS_LOST
+        node.ctl("lost", "--gpu", "0", "--clear")
+        nvml.nvmlGpuInstanceDestroy(gi)
+
+
 def test_a_call_that_does_nothing_but_say_so(node: FakeNode) -> None:
     node.ctl("fault", "add", "--call", "gpuReset", "--noop")
     with node.worker() as nvml:
@@ -87,12 +99,13 @@ def test_a_stalled_call_does_not_hold_up_other_processes(node: FakeNode) -> None
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_caller_killed_around_a_call(node: FakeNode, when: str) -> None:
+def test_a_caller_killed_around_a_call(node: FakeNode, tmp_path: Path, when: str) -> None:
     node.ctl("fault", "add", "--call", "nvmlDeviceCreateGpuInstanceWithPlacement", "--kill", when)
     node.ctl("fault", "add", "--call", "nvmlGpuInstanceDestroy", "--kill", when)
     with node.worker() as nvml, pytest.raises(WorkerDiedError, match="-9"):
         nvml.create(first_gpu(nvml), THREE, 0)
     assert bool(node.layout()) is (when == "after")
+    assert (tmp_path / "node0.calls").read_text().splitlines()[-1].split()[5] == "-9"
     with node.worker() as nvml, pytest.raises(WorkerDiedError):
         nvml.nvmlGpuInstanceDestroy(nvml.create(first_gpu(nvml), THREE, 4))
     assert (("3g.40gb", 4) in node.layout()) is (when == "before")
@@ -127,7 +140,8 @@ def fill(nvml: Worker, made: list[int]) -> None:
         try:
             made.append(nvml.nvmlGpuInstanceGetInfo(nvml.nvmlDeviceCreateGpuInstance(gpu, ONE))["placement"]["start"])
         except NvmlCodeError as error:
-            assert error.code == INSUFFICIENT_RESOURCES
+            if error.code != INSUFFICIENT_RESOURCES:
+                raise
             return
 
 
@@ -238,7 +252,7 @@ def test_capabilities_follow_the_instances(tmp_path: Path) -> None:
         assert f"gpu1/gi{number}/ci0/access {minor + 1}" in minors
         assert minors[-1] == "gpu31/gi14/ci7/access 4322"
         nodes = [dev / f"nvidia-caps/nvidia-cap{minor}", dev / f"nvidia-caps/nvidia-cap{minor + 1}"]
-        assert [stat.S_IMODE(path.stat().st_mode) for path in nodes] == [0o666, 0o666]
+        assert [stat.S_IMODE(path.stat().st_mode) for path in nodes] == [0o444, 0o444]
         nvml.nvmlComputeInstanceDestroy(ci)
         assert [path.exists() for path in nodes] == [True, False]
         node.ctl("policy", "keep-caps=on")
@@ -246,6 +260,18 @@ def test_capabilities_follow_the_instances(tmp_path: Path) -> None:
         assert nodes[0].exists()
         assert not (caps / f"gpu1/mig/gi{number}").exists()
     assert stat.S_IMODE((caps / "mig/config").stat().st_mode) == 0o400
+
+
+def test_capabilities_follow_a_minor_that_moves(tmp_path: Path) -> None:
+    node = FakeNode(tmp_path, gpus=["H100-80GB"], mig=False, caps=True)
+    node.ctl("policy", "shift-minor=on")
+    with node.worker() as nvml:
+        gpu = first_gpu(nvml)
+        nvml.nvmlDeviceSetMigMode(gpu, 1)
+        number = nvml.nvmlGpuInstanceGetInfo(nvml.create(gpu, THREE, 0))["id"]
+    dev = tmp_path / "caps/dev"
+    assert [path.name for path in dev.glob("nvidia[0-9]*")] == ["nvidia16"]
+    assert (dev / f"nvidia-caps/nvidia-cap{3 + 135 * 16 + 9 * number}").exists()
 
 
 def test_a_program_that_may_not_open_the_device_does_not_get_it(tmp_path: Path) -> None:

@@ -95,7 +95,8 @@ def explore(nvml: Worker, gpu: Any, profiles: dict[int, list[list[int]]]) -> dic
                 try:
                     gi = nvml.create(gpu, profile, start, size)
                 except NvmlCodeError as error:
-                    assert error.code == INSUFFICIENT_RESOURCES
+                    if error.code != INSUFFICIENT_RESOURCES:
+                        raise
                     continue
                 seen[layout] = False
                 if (larger := layout | {(profile, start)}) not in seen:
@@ -220,7 +221,8 @@ def test_compute_profiles_of_a_gpu_instance(nvml: Worker, gpu: Any) -> None:
         try:
             info = nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(gi, constant, 0)
         except NvmlCodeError as error:
-            assert error.code == NOT_SUPPORTED
+            if error.code != NOT_SUPPORTED:
+                raise
             continue
         names[info["name"]] = (info["id"], info["sliceCount"], info["multiprocessorCount"])
     assert names == {"MIG 1c.3g.40gb": (0, 1, 14), "MIG 2c.3g.40gb": (1, 2, 28), "MIG 3g.40gb": (2, 3, 42)}
