@@ -99,6 +99,16 @@ def models_in(offers: Iterable[Offer]) -> tuple[GpuModel, ...]:
     return tuple(dict.fromkeys(offer.models[0] for offer in offers if offer.slices))
 
 
+def of_types_alone(offers: Iterable[Offer]) -> tuple[Offer, ...]:
+    """The offers to which an untyped request can be steered: all of them if they are of one type, which can be
+    named, else those on nodes that have no GPU of yet another type."""
+    offers = tuple(offers)
+    types = types_of(offers)
+    if len(types) < 2:
+        return offers
+    return tuple(offer for offer in offers if all(group.gres_type in types for group in offer.neighbours))
+
+
 @dataclass(frozen=True, slots=True)
 class _Digest:
     offers: tuple[Offer, ...]
@@ -163,7 +173,7 @@ def _offer(
         group.mig_enabled,
         group.shards_per_gpu,
         models,
-        _why_no_slices(group, models),
+        _why_no_slices(group, models, groups),
         features,
         names,
         usable,
@@ -180,7 +190,7 @@ def _models(group: GpuGroup) -> tuple[GpuModel, ...]:
     return models_of_type(group.gres_type) if group.gres_type else ()
 
 
-def _why_no_slices(group: GpuGroup, models: tuple[GpuModel, ...]) -> str:
+def _why_no_slices(group: GpuGroup, models: tuple[GpuModel, ...], groups: tuple[GpuGroup, ...]) -> str:
     if not group.mig_enabled:
         return "not in MIG mode"
     if len(models) != 1:
@@ -190,6 +200,8 @@ def _why_no_slices(group: GpuGroup, models: tuple[GpuModel, ...]) -> str:
     needed = shards_per_gpu(models[0])
     if group.shards_per_gpu != needed:
         return f"Slurm offers {group.shards_per_gpu} shards per GPU where {needed} are needed"
+    if any(other.shards_per_gpu and other.model_key != group.model_key for other in groups):
+        return "its node has shards of several GPU models, which an untyped request cannot tell apart"
     return ""
 
 

@@ -10,9 +10,9 @@ import re
 from collections.abc import Collection
 
 from pyhetsched.mig.names import looks_like_slice
-from pyhetsched.mig.profiles import catalogue
+from pyhetsched.mig.profiles import catalogue, models_of_type
 from pyhetsched.model import JobAsk, JobField, SubmitRequest, Verdict
-from pyhetsched.slurm.gres import GresError, parse_gres
+from pyhetsched.slurm.gres import GresEntry, GresError, parse_gres
 
 _TRES = (JobField.TRES_PER_NODE, JobField.TRES_PER_JOB, JobField.TRES_PER_SOCKET, JobField.TRES_PER_TASK)
 _GUARDED = frozenset(
@@ -45,19 +45,22 @@ def decide_modify(
         what = ", ".join(sorted(field.value.lower() for field in changed))
         wanted = ",".join(f"gpu:{item.profile}:{item.count}" for item in ask.slices)
         return _refused(f"this job holds slices ({wanted}), so {what} cannot be changed", "what you want now")
-    if ask is not None and ask.kind == "whole" and _could_gather(fields, changed, ask, texts):
-        return _refused("two or more GPUs on a node must be placed when the job is submitted", f"{_wish(texts)}")
+    if ask is not None and _could_gather(changed, ask, texts):
+        return _refused("two or more GPUs on a node must be placed when the job is submitted", _wish(texts))
     return Verdict.UNCHANGED, ""
 
 
-def _could_gather(
-    fields: SubmitRequest, changed: Collection[JobField], ask: JobAsk, texts: list[str]
-) -> bool:
+def _could_gather(changed: Collection[JobField], ask: JobAsk, texts: list[str]) -> bool:
     """Whether the change could put two or more whole GPUs on cards in MIG mode."""
-    models = catalogue()
-    if ask.model_keys and not any(key in models and models[key].mig_capable for key in ask.model_keys):
-        return any(_count(text) > 1 for text in texts)
-    return any(_count(text) > 1 for text in texts) or (ask.gpus_per_node > 1 and JobField.FEATURES in changed)
+    if any(_may_be_cut(entry) for text in texts for entry in _gpus(text) if entry.amount > 1 or len(_gpus(text)) > 1):
+        return True
+    models = [catalogue()[key] for key in ask.model_keys if key in catalogue()]
+    return ask.gpus_per_node > 1 and JobField.FEATURES in changed and any(model.mig_capable for model in models)
+
+
+def _may_be_cut(entry: GresEntry) -> bool:
+    models = models_of_type(entry.type) if entry.type else ()
+    return not models or any(model.mig_capable for model in models)
 
 
 def _refused(why: str, instead: str) -> tuple[Verdict, str]:
@@ -78,11 +81,11 @@ def _names_slice(text: str) -> bool:
     return "shard" in parts or any(looks_like_slice(part) or re.fullmatch(r"\d+gi?b", part) for part in parts)
 
 
-def _count(text: str) -> int:
+def _gpus(text: str) -> tuple[GresEntry, ...]:
     try:
-        return sum(entry.amount for entry in parse_gres(text) if entry.name == "gpu")
+        return tuple(entry for entry in parse_gres(text) if entry.name == "gpu")
     except GresError:
-        return 0
+        return ()
 
 
 def _wish(texts: list[str]) -> str:

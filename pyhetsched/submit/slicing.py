@@ -10,7 +10,7 @@ from pyhetsched.mig.layout import shape_index
 from pyhetsched.mig.names import Meaning
 from pyhetsched.mig.profiles import GpuModel, shards_per_gpu, space_of_model, weight
 from pyhetsched.model import SliceAsk
-from pyhetsched.submit.fleet import Offer
+from pyhetsched.submit.fleet import Offer, of_types_alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +117,11 @@ def options(offers: Iterable[Offer], wanted: Sequence[tuple[tuple[Meaning, ...],
         gpus = gpus_needed(model, slices, offer.gpus)
         if gpus is not None:
             alike.setdefault((slices, shards_of(model, slices), shards_per_gpu(model), gpus), []).append(offer)
-    fits = [Fit(s, shards, room, gpus, tuple(of)) for (s, shards, room, gpus), of in alike.items()]
-    return sorted(fits, key=_preference)
+    fits = (
+        Fit(slices, shards, room, gpus, of_types_alone(of) if gpus > 1 else tuple(of))
+        for (slices, shards, room, gpus), of in alike.items()
+    )
+    return sorted((fit for fit in fits if fit.offers), key=_preference)
 
 
 def _preference(fit: Fit) -> tuple[bool, float, int, int]:

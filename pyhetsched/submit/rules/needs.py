@@ -14,7 +14,7 @@ from pyhetsched.mig.names import Meaning
 from pyhetsched.mig.profiles import GpuModel, Profile
 from pyhetsched.model import Candidate
 from pyhetsched.submit.draft import Draft, Scope, Want, Wanted
-from pyhetsched.submit.fleet import Offer, models_in, types_of
+from pyhetsched.submit.fleet import Offer, models_in, of_types_alone, types_of
 from pyhetsched.submit.nearest import both, either
 from pyhetsched.submit.placing import check_client, per_node, serve_slices, tasks_per_node, whole_fields
 from pyhetsched.submit.registry import rule
@@ -191,7 +191,7 @@ def _with_whole(draft: Draft, each: Wanted, best: _Way, others: Iterable[_Way]) 
     """Whole GPUs of the best type, or of every type that the user listed and that satisfies the rest."""
     offers = best.offers
     if draft.wishes.types:
-        offers = tuple(offer for way in others for offer in way.offers)
+        offers = of_types_alone(offer for way in others for offer in way.offers) or offers
     types = types_of(offers)
     keep = each.implied or (each.want is Want.WHOLE and each.type)
     fields = corrected_fields(draft) if keep else whole_fields(draft, each.scope, types, each.count)
