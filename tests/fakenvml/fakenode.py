@@ -176,3 +176,23 @@ class FakeNode:
         process = self.tool(name, *words, **environment)
         out, err = process.communicate(timeout=30)
         return process.returncode, out + err
+
+
+def shared_instances(folder: Path) -> list[str]:
+    """One line for each instance that processes of two jobs used, on any node of a state directory.
+
+    An instance made for one job must be used by no other, even later; a GPU without MIG by no two jobs at a time.
+    Empty is what a scheduler wants to see here.
+    """
+    found = []
+    for log in sorted(folder.glob("*.uses")):
+        jobs: dict[str, set[str]] = {}
+        for line in log.read_text().splitlines():
+            _, event, _, _, job, gpu, gi, ci, serial, uuid = line.split()
+            if event == "conflict":
+                found.append(f"{log.stem}: job {job} was on GPU {gpu} instance {gi}/{ci} beside another job")
+            if event == "open" and serial != "0":
+                jobs.setdefault(f"{uuid} serial {serial}", set()).add(job)
+        shared = {which: ", ".join(sorted(seen)) for which, seen in jobs.items() if len(seen) > 1}
+        found += [f"{log.stem}: {which}: jobs {seen}" for which, seen in shared.items()]
+    return found

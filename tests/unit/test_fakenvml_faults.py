@@ -23,6 +23,7 @@ from fakenode import (  # noqa: E402
     NvmlCodeError,
     Worker,
     WorkerDiedError,
+    shared_instances,
 )
 
 ONE, TWO, THREE, SEVEN = 19, 14, 9, 0
@@ -233,7 +234,19 @@ def test_two_jobs_on_one_instance_are_told(node: FakeNode) -> None:
     holder.terminate()
     holder.communicate()
     assert node.uses()[-1]["event"] == "close"
-    assert len({use["serial"] for use in node.uses()}) == 1
+    (serial,) = {use["serial"] for use in node.uses()}
+    assert shared_instances(node.folder) == [
+        "node0: job 2 was on GPU 0 instance 7/0 beside another job",
+        f"node0: {uuid} serial {serial}: jobs 1, 2",
+    ]
+
+
+def test_one_job_after_the_other_on_a_whole_gpu_shares_nothing(tmp_path: Path) -> None:
+    node = FakeNode(tmp_path, gpus=["V100-32GB"])
+    for job in ("1", "2"):
+        assert node.run("fake-cuda-hold", SLURM_JOB_ID=job)[0] == 0
+    assert len(node.uses()) == 4
+    assert shared_instances(tmp_path) == []
 
 
 def test_capabilities_follow_the_instances(tmp_path: Path) -> None:
