@@ -288,11 +288,15 @@ class NvmlDriver:
 
         Three things are checked: the call's code, the activation status that it fills, and the current and
         pending mode read back. A pending mode is a state to report (it takes a reset or a reboot), not an
-        error to retry. Raises `NvmlCallError` when the activation status is anything but that.
+        error to retry. Raises `NvmlCallError` when the activation status is anything but that. Look the
+        GPU up by its UUID afterwards: its index may have changed.
         """
+        uuid = self.uuid(index)
         activation = int(self._call("nvmlDeviceSetMigMode", self._gpu(index).handle, int(enable)))
         self.refresh()
-        mode = self.mig_mode(index)
+        # The call can unbind the device and give it another minor, and so another index.
+        now = self.index_of(uuid)
+        mode = "unknown" if now is None else self.mig_mode(now)
         if activation not in (0, RESET_REQUIRED):
             raise self._error("nvmlDeviceSetMigMode (activation)", activation)
         wanted = ("on", "pending-on") if enable else ("off", "pending-off")

@@ -67,6 +67,8 @@ def _reconcile(node: str, hook: Hook, driver: NvmlDriver, booted: bool, destroy_
     inventory.write_mig_gpus(hook.paths, {index: driver.mig_mode(index) for index in driver.indexes})
     notes = list(_clean(node, hook, engine, booted))
     if booted:
+        for left in hook.paths.run.glob("job-*.env"):
+            left.unlink(missing_ok=True)
         write_atomically(hook.paths.boot, hook.boot_id + "\n")
     gpus = driver.gpus()
     try:
@@ -102,8 +104,6 @@ def _clean(node: str, hook: Hook, engine: SliceEngine, booted: bool) -> list[str
             continue
         deliver(hook.rpc, hook.journal, report_of(unmade.record, node, 0.0))
         notes += [f"job {record.job_id}: a slice stays, held by {why}" for why in unmade.blocked.values()]
-        if booted:
-            hook.paths.environment(record.job_id).unlink(missing_ok=True)
     return notes
 
 

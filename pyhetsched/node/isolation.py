@@ -63,7 +63,8 @@ class Isolation:
             return
         for capability in self._read_both(gpu_minor, gi_id, ci_id):
             try:
-                capability.file.write_text("DeviceFileModify: 0\n", encoding="ascii")
+                with capability.file.open("a", encoding="ascii") as switch:
+                    switch.write("DeviceFileModify: 0\n")
                 self._own(capability, uid, 0o400)
             except OSError as error:
                 raise MigError(f"the slice cannot be kept from other users: {error}") from error
