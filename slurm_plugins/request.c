@@ -271,6 +271,12 @@ void packing_init(struct packing *packing)
 	packing->request.version = WIRE_VERSION;
 }
 
+/* Of a heterogeneous job only the first component has the script; srun and salloc always wait on a port. */
+static bool is_batch(const job_desc_msg_t *job)
+{
+	return job->script || job->script_buf || (number32(job->het_job_offset) && !job->alloc_resp_port);
+}
+
 void pack_submit(struct packing *packing, const job_desc_msg_t *job, uint32_t uid)
 {
 	packing->request.what_case = HETSCHED__V1__HOOK_REQUEST__WHAT_SUBMIT;
@@ -279,7 +285,7 @@ void pack_submit(struct packing *packing, const job_desc_msg_t *job, uint32_t ui
 	pack_strings(packing, job);
 	pack_numbers(&packing->submit, job);
 	pack_environment(packing, job);
-	packing->submit.batch = job->script || job->script_buf;
+	packing->submit.batch = is_batch(job);
 	packing->submit.test_only = job->alloc_sid == NO_VAL; /* the one trace that --test-only leaves */
 }
 

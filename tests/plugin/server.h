@@ -1,0 +1,34 @@
+/*
+ * server.h - a scripted daemon in a process of its own
+ *
+ * SPDX-License-Identifier: GPL-2.0-or-later
+ */
+#ifndef SERVER_H
+#define SERVER_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "hetsched/v1/hook.pb-c.h"
+
+enum manner {
+	SEND,	/* sends `bytes` as they are, header and all, and closes */
+	DRIP,	/* the same, a byte each 20 ms */
+	SILENT, /* reads the request and says nothing */
+	DEAF,	/* never accepts: like a stopped process */
+	CLOSE,	/* closes without reading */
+};
+
+/* Listens on `path` as user `uid` and treats each caller in this manner until server_stop(). */
+void server_start(const char *path, enum manner manner, const uint8_t *bytes, size_t size, uid_t uid);
+void server_stop(void);
+
+/* The same with a well-formed reply. */
+void server_start_reply(const char *path, const Hetsched__V1__HookReply *reply);
+
+/* How many callers there were, and the last request, which the server frees. */
+int server_calls(void);
+const Hetsched__V1__HookRequest *server_request(void);
+
+#endif
