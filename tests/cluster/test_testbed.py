@@ -39,7 +39,7 @@ def test_gpu_job_runs_and_is_accounted(quiet_cluster: Slurm) -> None:
 def test_shards_are_allocated_on_one_gpu(quiet_cluster: Slurm) -> None:
     job = quiet_cluster.sbatch("bob", "--gres=shard:4", "-C", "a100", wrap="sleep 60")
     quiet_cluster.wait_state(job, "RUNNING")
-    assert quiet_cluster.allocated_gres(job) == ["shard:4(4/31,0/31,0/31,0/31)"]
+    assert quiet_cluster.allocated_gres(job) == ["shard:a100:4(4/31,0/31,0/31,0/31)"]
     assert "gres/shard=4" in quiet_cluster.accounted(job, "AllocTRES")
 
 
@@ -51,8 +51,8 @@ def test_users_have_their_accounts(user: str, account: str) -> None:
 
 def test_operator_may_change_the_jobs_of_others(quiet_cluster: Slurm) -> None:
     job = quiet_cluster.sbatch("alice", "--hold")
-    assert run_as("bob", "scontrol", "update", f"job={job}", "AdminComment=x").status != 0
-    assert run_as("oper", "scontrol", "update", f"job={job}", "AdminComment=x").status == 0
+    assert run_as("bob", "scontrol", "update", f"job={job}", "TimeLimit=10").status != 0
+    assert run_as("oper", "scontrol", "update", f"job={job}", "TimeLimit=10").status == 0
 
 
 def test_slurmctld_does_not_run_as_root(daemons: Daemons) -> None:
@@ -60,12 +60,20 @@ def test_slurmctld_does_not_run_as_root(daemons: Daemons) -> None:
     assert Path(f"/proc/{pid}").owner() == "slurm"
 
 
-def test_controller_comes_back_after_a_kill(quiet_cluster: Slurm, daemons: Daemons) -> None:
+def test_job_lives_through_a_restart_of_the_controller(quiet_cluster: Slurm, daemons: Daemons) -> None:
     job = quiet_cluster.sbatch("alice", "--gres=gpu:v100:1", wrap="sleep 3")
     quiet_cluster.wait_state(job, "RUNNING")
+    before = daemons.pid("slurmctld")
+    daemons.restart("slurmctld")
+    assert daemons.pid("slurmctld") != before
+    assert quiet_cluster.wait_ended(job) == "COMPLETED"
+
+
+def test_controller_comes_back_after_a_kill(quiet_cluster: Slurm, daemons: Daemons) -> None:
     daemons.kill("slurmctld")
     assert daemons.pid("slurmctld") is None
     daemons.start("slurmctld")
+    job = quiet_cluster.sbatch("alice", "--gres=gpu:v100:1")
     assert quiet_cluster.wait_ended(job) == "COMPLETED"
 
 

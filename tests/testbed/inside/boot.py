@@ -83,7 +83,10 @@ def prepare_host(cluster: Cluster) -> None:
     for folder, owner in (("/run/munge", "munge"), ("/var/log/munge", "munge"), ("/run/mysqld", "mysql")):
         slurmfiles.make_dir(folder, owner)
     if OUT.is_mount():
-        # Logs are to be kept: the folder of Slurm's logs moves there.
+        # Logs are to be kept: the folder of Slurm's logs moves there, without an earlier run's.
+        shutil.rmtree(OUT / "slurm", ignore_errors=True)
+        for old in OUT.glob("*.out"):
+            old.unlink()
         shutil.rmtree("/var/log/slurm")
         slurmfiles.make_dir(str(OUT / "slurm"), "slurm")
         os.symlink(OUT / "slurm", "/var/log/slurm")

@@ -6,6 +6,7 @@ Every one runs in the foreground under the namespace's first process, with its p
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -101,22 +102,22 @@ class Daemon:
         pid = self.pid()
         if pid is None:
             return
-        os.kill(pid, number)
-        os.kill(pid, signal.SIGCONT)
         deadline = time.monotonic() + within_s
-        while process_lives(pid):
-            if time.monotonic() > deadline:
-                os.kill(pid, signal.SIGKILL)
-            time.sleep(POLL_S)
+        with contextlib.suppress(ProcessLookupError):  # it may be gone at any moment
+            os.kill(pid, number)
+            os.kill(pid, signal.SIGCONT)
+            while process_lives(pid):
+                if time.monotonic() > deadline:
+                    os.kill(pid, signal.SIGKILL)
+                time.sleep(POLL_S)
 
     def tail(self, lines: int = 25) -> str:
-        """The end of its log and of what it printed."""
-        text = ""
-        for path in dict.fromkeys((self.log, OUT / f"{self.name}.out")):
+        """The end of what it printed (in the foreground Slurm's daemons print their log too), else of its log."""
+        for path in (OUT / f"{self.name}.out", self.log):
             if path.exists() and path.stat().st_size:
                 last = path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]
-                text += f"--- {path}\n" + "\n".join(last) + "\n"
-        return text or f"--- {self.name} wrote nothing\n"
+                return f"--- {path}\n" + "\n".join(last) + "\n"
+        return f"--- {self.name} wrote nothing\n"
 
 
 def process_lives(pid: int) -> bool:
@@ -176,7 +177,8 @@ def slurm_daemons(cluster: Cluster) -> list[Daemon]:
         ),
         Daemon(
             "slurmctld",
-            ("/usr/sbin/slurmctld", "-D"),
+            # -i: one killed before it first saved the associations' usage would not start again.
+            ("/usr/sbin/slurmctld", "-D", "-i"),
             LOGS / "slurmctld.log",
             user="slurm",
             ready=lambda: port_open(6817),

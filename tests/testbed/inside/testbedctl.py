@@ -2,11 +2,13 @@
 """testbedctl: start, stop and disturb the daemons of a run, from inside it.
 
 usage: testbedctl list
+       testbedctl revive
        testbedctl start|stop|restart|kill|pause|resume|reload|pid|log NAME...
 
 NAME is a name of `list` (munged, mariadbd, slurmdbd, slurmctld, hetschedd, slurmd@NODE) or
 'slurmd@*' for all nodes. start and restart wait until the daemon answers; stop waits until it is gone;
-kill is SIGKILL; pause and resume are SIGSTOP and SIGCONT; reload is SIGHUP; log prints the log's path.
+kill is SIGKILL; pause and resume are SIGSTOP and SIGCONT; reload is SIGHUP; revive starts or resumes all that
+does not run; log prints the log's path.
 """
 
 from __future__ import annotations
@@ -51,6 +53,15 @@ def act(verb: str, daemon: Daemon) -> None:
         daemon.wait_ready()
 
 
+def revive(daemon: Daemon) -> None:
+    """Have it run, whatever was done to it."""
+    if daemon.pid() is None:
+        daemon.start()
+        daemon.wait_ready()
+    else:
+        daemon.send(signal.SIGCONT)
+
+
 def main(argv: list[str]) -> int:
     """Parse and act; 0 done, 1 failed, 2 usage."""
     verbs = {"start", "stop", "restart", "kill", "pid", "log", *SIGNALS}
@@ -58,6 +69,10 @@ def main(argv: list[str]) -> int:
     if argv == ["list"]:
         for name, daemon in daemons.items():
             print(f"{name:20} {daemon.pid() or 'not running'}")
+        return 0
+    if argv == ["revive"]:
+        for daemon in daemons.values():
+            revive(daemon)
         return 0
     if len(argv) < 2 or argv[0] not in verbs:
         print(__doc__, file=sys.stderr)
