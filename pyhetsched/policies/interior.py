@@ -21,6 +21,7 @@ optimum. Water filling rests on the latter.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -32,6 +33,7 @@ from pyhetsched.policies.demands import Demand
 
 _MAX_ITERATIONS = 80
 _TO_BOUNDARY = 0.995
+_NEAR = 1e-3  # below this estimate the certificate is worth computing
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,11 +94,11 @@ class _Point:
 
 
 def solve(
-    problem: ShareProblem, tolerance: float = 1e-9, accept: float = 1e-7, tick: Callable[[], object] | None = None
+    problem: ShareProblem, tolerance: float = 1e-8, accept: float = 1e-7, tick: Callable[[], object] | None = None
 ) -> ShareAnswer:
     """Return an answer whose proven gap is at most ``accept``; else raise SolverError.
 
-    ``tolerance`` is the relative complementarity at which iterations stop; ``tick`` is called once an
+    ``tolerance`` is the proven gap at which iterations stop; ``tick`` is called once an
     iteration and may raise to stop.
     """
     core = _Core(problem)
@@ -104,18 +106,17 @@ def solve(
     for iteration in range(_MAX_ITERATIONS):
         if tick is not None:
             tick()
-        if core.gap_estimate() < tolerance:
+        if core.gap_estimate() < _NEAR:
             answer = core.answer(iteration)
             if best is None or answer.gap < best.gap:
                 best = answer
-            if best.gap <= max(tolerance * 20, 1e-10) or answer.gap > best.gap:
-                break
+            if best.gap <= tolerance and core.gap_estimate() < math.sqrt(tolerance):
+                return best
         if not core.step():
             break
-    if best is None:
-        best = core.answer(_MAX_ITERATIONS)
-    if not best.gap <= accept:
-        raise SolverError(f"interior point stopped at a gap of {best.gap:.1e} (wanted {accept:.0e})")
+    if best is None or not best.gap <= accept:
+        gap = float("inf") if best is None else best.gap
+        raise SolverError(f"interior point stopped at a gap of {gap:.1e} (wanted {accept:.0e})")
     return best
 
 
@@ -286,7 +287,14 @@ class _Core:
             value += self.theta_unit * float(self.demand.level(rates).min())
         elif (rates - d).min() < -1e-7:
             value = -np.inf
-        return ShareAnswer(x, value, self._bound(d, d1), p.lam, p.row, p.price, rates - d, iterations)
+        bound = min(self._bound(d, d1), self._ceiling())
+        return ShareAnswer(x, value, bound, p.lam, p.row, p.price, rates - d, iterations)
+
+    def _ceiling(self) -> float:
+        """Return the level at which some job would need all its time on its best type (inf: none)."""
+        if not self.problem.raise_theta or self.problem.time is None:
+            return float("inf")
+        return self.theta_unit * float(self.demand.level(self.problem.time).min())
 
     def _bound(self, d: Floats, d1: Floats) -> float:
         """Return an upper bound that holds for any lam, price >= 0 (weak duality, d convex)."""
@@ -373,7 +381,7 @@ class _Newton:
         if self.whole:
             c_r = aim - p.row * p.r - correction[1]
             push_row = c_r / p.row - self.rp_r
-        along = (np.einsum("gj,gj->g", self.f, force) - self.mean * push_row) * self.inv_t
+        along: Floats = (np.einsum("gj,gj->g", self.f, force) - self.mean * push_row) * self.inv_t
         z = self.respond(force, push_row) + self.f * (push * self.inv_t - along)[:, None]
         rhs = np.empty(len(core.counts) + 1)
         rhs[:-1] = core.use @ z - self.rp_q + c_q / p.price
@@ -382,15 +390,16 @@ class _Newton:
         d_price, d_theta = solution[:-1], float(solution[-1])
         d_lam = (push + self.d1 * d_theta + core.use * (self.f @ d_price)) * self.inv_t - along
         force = force - core.use[:, None] * d_price + core.rates * d_lam[:, None]
-        d_row = np.zeros_like(push)
+        d_row: Floats = np.zeros_like(push)
         if self.whole:
             d_row = (push_row + np.einsum("gj,gj->g", self.diag, force)) / self.row_total
         d_x = self.diag * (force - d_row[:, None])
         d_low = np.where(core.usable, (c_x - p.low * d_x) / p.x, 0.0)
-        d_r = (c_r - p.r * d_row) / p.row if self.whole else np.zeros_like(push)
+        d_r: Floats = (c_r - p.r * d_row) / p.row if self.whole else np.zeros_like(push)
         d_q = (c_q - p.q * d_price) / p.price
         d_s = (c_s - p.s * d_lam) / p.lam
-        return _Point(d_x, d_theta, d_s, d_r, d_q, d_lam, d_row, d_price, d_low)
+        point = _Point(d_x, d_theta, d_s, d_r, d_q, d_lam, d_row, np.asarray(d_price), d_low)
+        return point
 
     def respond(self, force: Floats, push_row: Floats) -> Floats:
         """Return B^-1 force for every group, B = diag + beta 1 1', with the time row's own push."""

@@ -16,7 +16,7 @@ _NEWTON_STEPS = 40
 
 
 def raise_level(
-    state: ClusterState, groups: Groups, demand: Demand, context: Context, tolerance: float = 1e-9
+    state: ClusterState, groups: Groups, demand: Demand, context: Context, tolerance: float = 1e-8
 ) -> ShareAnswer:
     """Return the highest common theta with thr >= demand(theta), by the interior-point method."""
     problem = ShareProblem(

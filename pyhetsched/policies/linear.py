@@ -122,13 +122,12 @@ def solve(
 
     With ``labels`` the basis is kept in the context's cache and the next program with the same key
     starts from it: columns and rows are matched by label, new ones start non-basic and basic.
+    ``method`` "ipm" is HiGHS's interior point without crossover, which leaves no basis.
     """
-    make: Any = highspy.Highs  # untyped in highspy
-    highs = make()
-    highs.setOptionValue("log_to_console", False)
-    highs.setOptionValue("output_flag", False)
+    highs = _silent_highs()
     highs.setOptionValue("threads", 1)
     highs.setOptionValue("solver", method)
+    highs.setOptionValue("run_crossover", "off" if method == "ipm" else "on")
     highs.setOptionValue("mip_rel_gap", mip_gap)
     left_s = context.left_s()
     if np.isfinite(left_s):
@@ -141,7 +140,7 @@ def solve(
     if status != highspy.HighsModelStatus.kOptimal:
         raise SolverError(f"HiGHS: {highs.modelStatusToString(status)}")
     solution, info = highs.getSolution(), highs.getInfo()
-    if labels is not None:
+    if labels is not None and method != "ipm":
         basis = highs.getBasis()
         context.cache.entries[labels.key] = _KeptBasis(
             dict(zip(labels.columns, basis.col_status, strict=True)),
@@ -155,6 +154,18 @@ def solve(
         program.n_columns,
         program.n_rows,
     )
+
+
+def _silent_highs() -> Any:
+    """Return a solver that prints nothing, not even the banner that the constructor writes to stdout."""
+    base: Any = highspy.Highs
+
+    class Silent(base):  # type: ignore[misc]
+        def enableCallbacks(self) -> Any:  # noqa: N802  highspy's name; the first call of its constructor
+            self.setOptionValue("output_flag", False)
+            return super().enableCallbacks()
+
+    return Silent()
 
 
 def _start_warm(highs: Any, labels: Labels, context: Context) -> None:

@@ -20,7 +20,7 @@ from pyhetsched.policies.groups import Groups, group_jobs
 from pyhetsched.policies.registry import Context, empty
 
 _TANGENTS = 40
-_WARM_GROUPS = 400
+_WARM_GROUPS = 100
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -253,7 +253,7 @@ def maximise(state: ClusterState, worth: Floats, floor: Floats, context: Context
     program.cost[0] = worth[groups.first][cols.group] * cols.rate
     need = program.rows(floor[groups.first] * groups.size, linear.INF)
     program.put(need[cols.group], cols.number, cols.rate)
-    found = linear.solve(program, context, _labels(packed, key))
+    found = linear.solve(program, context, _labels(packed, key), _method(packed))
     values = np.maximum(found.x[cols.number], 0.0)
     return packed.allocation(values, found.value, 0.0, found)
 
@@ -272,7 +272,7 @@ def _raise(state: ClusterState, groups: Groups, demand: Demand, context: Context
         need = program.rows((level - slope * theta) * scale, linear.INF)
         program.put(need[cols.group], cols.number, cols.rate / unit[cols.group])
         program.put(need, top, -slope * scale)
-        found = linear.solve(program, context, _labels(packed, key))
+        found = linear.solve(program, context, _labels(packed, key), _method(packed))
         values = np.maximum(found.x[cols.number], 0.0)
         reached, upper = float(demand.level(packed.rates(values)).min()), float(found.x[top[0]])
         if not curve.any() or abs(upper - reached) <= 1e-9 * abs(upper):
@@ -280,6 +280,11 @@ def _raise(state: ClusterState, groups: Groups, demand: Demand, context: Context
             return packed.allocation(values, reached, gap, found)
         theta = upper
     raise SolverError(f"tangents did not settle in {_TANGENTS} steps")
+
+
+def _method(packed: PackedProgram) -> str:
+    """Simplex starts warm but is slow on thousands of distinct jobs; interior point is the other way round."""
+    return "ipm" if packed.groups.n_groups > _WARM_GROUPS else "choose"
 
 
 def _labels(packed: PackedProgram, key: str) -> linear.Labels | None:

@@ -8,7 +8,6 @@ import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +15,6 @@ from numpy.typing import NDArray
 from pyhetsched.errors import DataError
 
 Floats = NDArray[np.float64]
-
-SPREAD = "_unconsolidated"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,17 +88,9 @@ def gavel_pairs(table: ThroughputTable) -> Floats:
     return read_pairs(io.StringIO(gzip.decompress(packed).decode("utf-8")), table, "gavel_pairs.csv.gz")
 
 
-def open_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a text file, unpacked if its name ends in .gz."""
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", encoding="utf-8") as stream:
-        yield from stream
-
-
 def _rows(lines: Iterable[str], name: str, wanted: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
     reader = csv.DictReader(lines)
     missing = [column for column in wanted if column not in (reader.fieldnames or ())]
     if missing:
         raise DataError(f"{name}, line 1: no column {', '.join(missing)}")
-    for number, row in enumerate(reader, start=2):
-        yield number, row
+    yield from enumerate(reader, start=2)

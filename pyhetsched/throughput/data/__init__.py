@@ -1,0 +1,1 @@
+"""Tables of measured rates; README.md here names their source and licence."""
