@@ -80,9 +80,7 @@ expressions = st.lists(chains.map("({})".format), min_size=1, max_size=3).map("&
 def test_added_features_narrow_only(own: str, types: list[str], also: list[str], node: frozenset[str]) -> None:
     both = add_features(own, types, also)
     wanted = (
-        satisfies(parse_features(own), node, KNOWN)
-        and (not types or bool(node & set(types)))
-        and node >= set(also)
+        satisfies(parse_features(own), node, KNOWN) and (not types or bool(node & set(types))) and node >= set(also)
     )
     assert satisfies(parse_features(both), node, KNOWN) is wanted
     assert own in both

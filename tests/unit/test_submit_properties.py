@@ -19,7 +19,7 @@ from pyhetsched.model import (
 from pyhetsched.slurm.features import FeatureError, is_special, parse_features, satisfies
 from pyhetsched.slurm.gres import parse_gres
 from pyhetsched.slurm.hosts import expand
-from pyhetsched.submit import SubmitPolicy, decide
+from pyhetsched.submit import SubmitPolicy, decide, registry
 
 TRES = (JobField.TRES_PER_NODE, JobField.TRES_PER_JOB, JobField.TRES_PER_SOCKET, JobField.TRES_PER_TASK)
 MODELS = ("A100-80GB", "A100-40GB", "H100-80GB-SXM", "A30-24GB", "V100-32GB", "RTX-PRO-6000-Blackwell")
@@ -47,23 +47,38 @@ def clusters(draw: st.DrawFn) -> ClusterView:
 
 
 profiles = sorted({p.name for m in mig_models() for p in m.profiles})
-kinds = st.sampled_from(
-    [*profiles, "", "a100", "h100", "v100", "A100", "a10O", "h200", "20gb", "40gb", "400gb", "a100_1g.10gb", "1g.1Ogb", "1c.3g.40gb"]
-)
+others = "a100 h100 v100 A100 a10O h200 20gb 40gb 400gb a100_1g.10gb 1g.1Ogb 1c.3g.40gb"
+kinds = st.sampled_from([*profiles, "", *others.split()])
 gpus = st.builds(lambda kind, count: f"gres/gpu:{kind}:{count}".replace("::", ":"), kinds, st.integers(0, 40))
 lists = st.one_of(st.just(""), st.lists(gpus, min_size=1, max_size=3).map(",".join))
-odd = st.sampled_from(["gres/shard:4", "gres/shard:a100:4", "gpu:x:y:z", "gres/nic:1", "cpu=2", "(null)", "gpu:1g", "gpu:("])
+odd = st.sampled_from(
+    ["gres/shard:4", "gres/shard:a100:4", "gpu:x:y:z", "gres/nic:1", "cpu=2", "(null)", "gpu:1g", "gpu:("]
+)
 tres = st.one_of(st.just(""), lists, st.builds("{},{}".format, lists, odd), odd, st.text(max_size=20))
-features = st.sampled_from(["", "a100", "v100", "rack1|rack2", "rack1&(a100|h100)", "[rack1|rack2]", "rack1*2", "(", "other"])
+constraints = "a100 v100 rack1|rack2 rack1&(a100|h100) [rack1|rack2] rack1*2 ( other"
+features = st.sampled_from(["", *constraints.split()])
 lines = st.lists(
     st.sampled_from(
         [
-            "min-vram=40G", "min-vram=1T", "min-vram=4", "min-cc=8.0", "types=a100,h100", "types=x", "slices=only", "slices=no",
-            "slices=ok", "not-slower-than=v100", "preemptible=yes", "class=a", "flex=yes", "opt-out", "what=ever", "",
+            "min-vram=40G",
+            "min-vram=1T",
+            "min-vram=4",
+            "min-cc=8.0",
+            "types=a100,h100",
+            "types=x",
+            "slices=only",
+            "slices=no",
+            "slices=ok",
+            "not-slower-than=v100",
+            "preemptible=yes",
+            "class=a",
+            "flex=yes",
+            "opt-out",
+            "what=ever",
         ]
     ),
     max_size=3,
-)  # fmt: skip
+)
 small = st.integers(0, 9)
 requests = st.builds(
     SubmitRequest,
@@ -179,10 +194,8 @@ def test_several_whole_gpus_never_meet_on_mig_cards(kind: str, count: int, own: 
 
 
 @settings(max_examples=200, deadline=None)
-@given(requests, clusters(), st.sampled_from(["spelling", "directives", "typos", "named-slices", "needs", "whole-gpus", "companions"]))
+@given(requests, clusters(), st.sampled_from([name for name, _ in registry.rules()]))
 def test_a_broken_rule_costs_only_itself(request: SubmitRequest, view: ClusterView, name: str) -> None:
-    from pyhetsched.submit import registry
-
     def broken(_: object) -> object:
         raise ZeroDivisionError
 

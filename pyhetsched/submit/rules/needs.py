@@ -221,5 +221,3 @@ def _refusal(draft: Draft, each: Wanted, needs: Needs, ways: list[_Way]) -> str:
     one = Wanted(Scope.NODE, each.want, 1, each.type)
     nearest = "--gres=gpu:1 and fewer conditions" if each.count == 1 else f"--gres={one}"
     return f"nothing within reach satisfies {what} for {each} ({reasons}); write {nearest}"
-
-
