@@ -52,11 +52,13 @@ def boot(cluster: Cluster, with_hetsched: bool) -> None:
         daemon.wait_ready()
     bring_up([daemons["slurmdbd"]])
     lay_accounts(cluster)
+    # The order of the systemd units: hetschedd before slurmctld, the nodes' reconcile before slurmd.
     if with_hetsched:
         bring_up([hetsched_part.hetschedd()])
-    bring_up([daemons["slurmctld"]])
+    daemons["slurmctld"].start()
     if with_hetsched:
         hetsched_part.boot_nodes(cluster)
+    daemons["slurmctld"].wait_ready()
     slurmds = [daemons[f"slurmd@{node.name}"] for node in cluster.nodes]
     bring_up(slurmds)
     wait_all_idle(cluster, [daemons["slurmctld"], *slurmds])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -50,7 +51,10 @@ def install(cluster: Cluster) -> None:
     """Build and install everything but start nothing."""
     plugin_dir = slurm_plugin_dir()
     variables = ["DESTDIR=", "PREFIX=/usr", f"PYTHON={PYTHON}", f"SLURM_PLUGIN_DIR={plugin_dir}"]
-    run_part(["make", "install", *variables], "make install")
+    # build/ is the checkout's own, so runs that boot together take turns in it.
+    with open(SOURCE / "build/.testbed-install.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        run_part(["make", "install", *variables], "make install")
     for path in (*INSTALLED, plugin_dir / PLUGIN):
         if not path.exists():
             raise PartError(f"make install left no {path}; --without-hetsched boots without it")

@@ -14,7 +14,10 @@ FOLDERS = ("/run/hetsched", "/var/lib/hetsched", "/var/log/hetsched")
 
 def settings(cluster: Cluster) -> dict[str, Any]:
     """What the run's configuration differs in from the defaults, the cluster file's own words last."""
-    own: dict[str, Any] = {}
+    own: dict[str, Any] = {
+        "access": {"operators": [user.name for user in cluster.users if user.admin_level == "Operator"]},
+        "gpus": {node.gres_type: {"model": node.model} for node in cluster.nodes},
+    }
     return merged(own, cluster.hetsched)
 
 
