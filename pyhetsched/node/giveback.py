@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
 from collections.abc import Callable, Sequence
 
 log = logging.getLogger("hetsched.node")
@@ -16,15 +15,15 @@ log = logging.getLogger("hetsched.node")
 _STEP_S = 8.0
 _SEARCH = "/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin:/opt/slurm/bin"
 
-#: Runs a command; returns its exit status and what it wrote to stderr.
+#: Runs a command; returns its exit status and what it wrote.
 Runner = Callable[[Sequence[str]], tuple[int, str]]
 
 
 def run_command(command: Sequence[str]) -> tuple[int, str]:
-    """Run one of Slurm's commands, for 8 seconds at most."""
-    environment = {
-        name: value for name, value in os.environ.items() if name == "SLURM_CONF" or name == "LANG"
-    }
+    """Run one of Slurm's commands, for 8 seconds at most; return its status, and its output or complaint."""
+    import subprocess  # late: hardly any prolog comes here
+
+    environment = {name: value for name, value in os.environ.items() if name in ("SLURM_CONF", "LANG")}
     environment["PATH"] = os.environ.get("PATH", "") + ":" + _SEARCH
     try:
         done = subprocess.run(
@@ -37,7 +36,7 @@ def run_command(command: Sequence[str]) -> tuple[int, str]:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return 127, str(error)
-    return done.returncode, (done.stderr or done.stdout).strip()
+    return done.returncode, done.stdout if done.returncode == 0 else done.stderr.strip()
 
 
 def give_back(job_id: int, why: str, run: Runner = run_command) -> bool:
@@ -58,26 +57,9 @@ def give_back(job_id: int, why: str, run: Runner = run_command) -> bool:
     return False
 
 
-def is_over(job_id: int, run: Callable[[Sequence[str]], tuple[int, str]] | None = None) -> bool:
+def is_over(job_id: int, run: Runner = run_command) -> bool:
     """Return whether Slurm says that a job has no processes anywhere; False when Slurm cannot be asked."""
-    status, text = (run or _ask)(["squeue", "--noheader", "--jobs", str(job_id), "--format", "%T"])
+    status, text = run(["squeue", "--noheader", "--jobs", str(job_id), "--format", "%T"])
     if status != 0:
         return "Invalid job id" in text
     return text.strip() in ("", "PENDING")
-
-
-def _ask(command: Sequence[str]) -> tuple[int, str]:
-    environment = {name: value for name, value in os.environ.items() if name == "SLURM_CONF"}
-    environment["PATH"] = os.environ.get("PATH", "") + ":" + _SEARCH
-    try:
-        done = subprocess.run(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_STEP_S,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return 127, str(error)
-    return done.returncode, done.stdout if done.returncode == 0 else done.stderr

@@ -7,7 +7,6 @@ import contextlib
 import json
 import logging
 import os
-import socket
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -75,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _default_node() -> str:
-    return os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
+    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
 
 
 class _LateRpc:
