@@ -116,3 +116,6 @@ _FIELDS: dict[str, tuple[str, Callable[[str], object], str]] = {
     "flex": ("flex", _yes, "flex=yes"),
     "opt-out": ("opt_out", lambda value: _yes(value or "yes"), "opt-out"),
 }
+
+KEYS = tuple(_FIELDS)
+"""The directives, in the order of the page for users."""

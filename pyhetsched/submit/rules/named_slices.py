@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pyhetsched.errors import NeverError, RequestError
 from pyhetsched.mig.names import Meaning, resolve, suggest
@@ -26,7 +27,7 @@ def slices_by_name(draft: Draft) -> Draft:
     if draft.settled or not named:
         return draft
     _check_company(draft, named)
-    scope, remedy = named[0].scope, gres_option(named)
+    scope, remedy = named[0].scope, gres_option([for_a_node(draft, each) for each in named])
     check_client(draft, scope, remedy)
     meanings = [_meanings(each, draft) for each in named]
     counts, changes = per_node(draft, scope, [each.count for each in named], remedy)
@@ -42,6 +43,15 @@ def slices_by_name(draft: Draft) -> Draft:
 def gres_option(named: Sequence[Wanted]) -> str:
     """The ``--gres`` that asks the same for each node."""
     return "--gres=" + ",".join(map(str, named))
+
+
+def for_a_node(draft: Draft, each: Wanted) -> Wanted:
+    """The same for each node as ``--gres`` would ask for it: a node's share, rounded up."""
+    if each.scope is Scope.TASK:
+        return replace(each, count=each.count * tasks_per_node(draft))
+    if each.scope is Scope.JOB:
+        return replace(each, count=-(-each.count // max(draft.request.min_nodes, 1)))
+    return each
 
 
 def may_cut(draft: Draft, fit: Fit, scope: Scope) -> bool:
