@@ -10,7 +10,7 @@ from pyhetsched.slurm.gres import GresEntry, format_gres
 from pyhetsched.submit.draft import Draft, Scope
 from pyhetsched.submit.fleet import types_of
 from pyhetsched.submit.nearest import either
-from pyhetsched.submit.slicing import Fit
+from pyhetsched.submit.slicing import Fit, largest_first
 from pyhetsched.submit.steering import keep_to
 
 GPU_ENVIRONMENT = (
@@ -81,7 +81,7 @@ def serve_slices(draft: Draft, fit: Fit, scope: Scope, counts: dict[JobField, st
         steer = keep_to(draft, fit.offers, lambda offer: offer.shards > 0)
     ask = JobAsk(
         "slices",
-        slices=fit.slices,
+        slices=largest_first(fit.models[0], fit.slices) if cut_whole else fit.slices,
         per_task=per_task,
         gpus_per_node=fit.gpus if cut_whole else 0,
         cut_whole=cut_whole,

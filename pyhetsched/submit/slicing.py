@@ -68,6 +68,11 @@ def shards_of(model: GpuModel, slices: Iterable[SliceAsk]) -> int:
     return sum(item.count * weight(model, item.profile) for item in slices)
 
 
+def largest_first(model: GpuModel, slices: Iterable[SliceAsk]) -> tuple[SliceAsk, ...]:
+    """``slices`` in the order in which they are dealt over several GPUs."""
+    return tuple(sorted(slices, key=lambda item: -weight(model, item.profile)))
+
+
 def gpus_needed(model: GpuModel, slices: Sequence[SliceAsk], most: int) -> int | None:
     """How many empty GPUs of ``model`` hold ``slices`` (first fit, largest first); None if more than ``most``."""
     room = shards_per_gpu(model)
@@ -78,8 +83,7 @@ def gpus_needed(model: GpuModel, slices: Sequence[SliceAsk], most: int) -> int |
 
 @functools.lru_cache(maxsize=4096)
 def _gpus_needed(model: GpuModel, slices: tuple[SliceAsk, ...], most: int) -> int | None:
-    names = [item.profile for item in slices for _ in range(item.count)]
-    names.sort(key=lambda name: -weight(model, name))
+    names = [item.profile for item in largest_first(model, slices) for _ in range(item.count)]
     bins: list[list[int]] = []
     space = space_of_model(model)
     for name in names:

@@ -69,7 +69,6 @@ def served_whole(draft: Draft, wanted: Sequence[Wanted], good: Sequence[Offer], 
             written = parse_gres(changes[each.scope.value])
             instead = ",".join(f"gpu:{e.type}:{e.amount}" if e.type else f"gpu:{e.amount}" for e in written)
             raise RequestError(f"srun and salloc keep {each.scope.option} for their steps; write --gres={instead}")
-    per_node = sum(each.count for each in wanted if each.scope is Scope.NODE)
     models = tuple(dict.fromkeys(model.key for offer in good for model in offer.models))
     where = either(types_of(good)) or "any GPU"
     if changes and not any(offer.mig for offer in good) and any(offer.mig for offer in draft.fleet.reachable):
@@ -77,7 +76,7 @@ def served_whole(draft: Draft, wanted: Sequence[Wanted], good: Sequence[Offer], 
     count = most_on_a_node(draft, wanted)
     return draft.change(
         verdict=Verdict.REWRITTEN if changes else Verdict.UNCHANGED,
-        ask=JobAsk("whole", gpus_per_node=per_node, model_keys=models),
+        ask=JobAsk("whole", gpus_per_node=count, model_keys=models),
         changes={**draft.changes, **changes},
         drop_environment=TYPED_ENVIRONMENT if any(scope.value in changes for scope in Scope) else (),
         became=f"{count} whole GPU{'s' if count > 1 else ''} on {where}" if changes else "unchanged",
