@@ -49,8 +49,9 @@ def rows(reply: pb.MapReply, unfolded: bool = False) -> list[dict[str, str]]:
     for node in reply.nodes:
         for gpu in node.gpus:
             row = _row(node, gpu)
-            key = tuple(row.values()) if not (unfolded or row["holders"] != "-") else (node.name, str(gpu.index))
-            groups.setdefault((*key, "|"), []).append((node.name, str(gpu.index)))
+            alike = not unfolded and row["holders"] == "-"
+            key = tuple(text for name, text in row.items() if name != "uuid") if alike else (node.name, str(gpu.index))
+            groups.setdefault(key, []).append((node.name, str(gpu.index)))
     table: list[dict[str, str]] = []
     by_gpu = {(node.name, str(gpu.index)): (node, gpu) for node in reply.nodes for gpu in node.gpus}
     for members in groups.values():

@@ -87,11 +87,12 @@ class NodeService(services_pb2_grpc.NodeServicer):
         needs = self._allocator.needs(job, self._allocator.ask_of(job.job_id), request.node)
         if needs.empty:
             return pb.PreparePlan(action=pb.PreparePlan.NOTHING, job_id=job.job_id)
+        if needs.mismatch:
+            return pb.PreparePlan(action=pb.PreparePlan.BLOCK, job_id=job.job_id, message=needs.mismatch)
         mine = self._book.of_job(job.job_id, request.node)
         return pb.PreparePlan(
             action=pb.PreparePlan.CREATE, job_id=job.job_id, uid=job.uid, user=job.user,
             slices=[self._slice_plan(item) for item in mine], slices_per_task=needs.slices_per_task,
-            message=needs.mismatch,
         )  # fmt: skip
 
     def _slice_plan(self, item: Reservation) -> pb.SlicePlan:

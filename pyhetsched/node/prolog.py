@@ -93,6 +93,8 @@ def _follow(plan: pb.PreparePlan, job: HookJob, hook: Hook) -> None:
         environment.remove(hook.paths, job.job_id)
     elif plan.action == plan.CREATE:
         _create(plan, job, hook)
+    elif plan.action == plan.BLOCK:
+        log.warning("job %d: runs without a GPU: %s", job.job_id, plan.message)
     elif plan.action == plan.GIVE_BACK:
         log.warning("job %d: given back by the daemon: %s", job.job_id, plan.message)
     else:

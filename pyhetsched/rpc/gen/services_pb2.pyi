@@ -699,6 +699,8 @@ class PreparePlan(_message.Message):
         NOTHING: PreparePlan._Action.ValueType  # 1
         """nothing to do for this job"""
         CREATE: PreparePlan._Action.ValueType  # 2
+        BLOCK: PreparePlan._Action.ValueType  # 4
+        """the job may run, but what Slurm gave is not what it asked for: it sees no GPU"""
         GIVE_BACK: PreparePlan._Action.ValueType  # 3
         """no reservation for this job: the job must not start; the daemon has requeued or cancelled it"""
 
@@ -707,6 +709,8 @@ class PreparePlan(_message.Message):
     NOTHING: PreparePlan.Action.ValueType  # 1
     """nothing to do for this job"""
     CREATE: PreparePlan.Action.ValueType  # 2
+    BLOCK: PreparePlan.Action.ValueType  # 4
+    """the job may run, but what Slurm gave is not what it asked for: it sees no GPU"""
     GIVE_BACK: PreparePlan.Action.ValueType  # 3
     """no reservation for this job: the job must not start; the daemon has requeued or cancelled it"""
 
