@@ -24,7 +24,7 @@ PLUGIN_SOURCES := $(PLUGIN_C)/job_submit_hetsched.c $(PLUGIN_C)/request.c $(PLUG
 PLUGIN_HEADERS := $(PLUGIN_C)/wire.h $(PLUGIN_C)/settings.h $(PLUGIN_C)/request.h
 SLURM_HEADERS_DIR := build/slurm-headers
 
-.PHONY: plugin hook-program plugin-install plugin-test plugin-matrix plugin-fuzz
+.PHONY: plugin hook-program plugin-install plugin-test plugin-matrix plugin-fuzz plugin-fuzz-run plugin-check-programs plugin-folder
 
 plugin: ## Build the job_submit plugin and hetsched-hook
 	@test -e $(SLURM_INCLUDE)/slurm/slurm_version.h || \
@@ -43,7 +43,7 @@ $(HOOK_PB): proto/hetsched/v1/hook.proto
 	@mkdir -p $(HOOK_PB_DIR)
 	protoc-c -I proto --c_out=$(HOOK_PB_DIR) $<
 
-build/plugin/%/job_submit_hetsched.so: $(PLUGIN_SOURCES) $(PLUGIN_HEADERS)
+$(PLUGIN_SO): $(PLUGIN_SOURCES) $(PLUGIN_HEADERS)
 	@mkdir -p $(@D)
 	$(CC) $(PLUGIN_CFLAGS) $(PLUGIN_HARDENING) -isystem $(SLURM_INCLUDE) -shared -o $@.$$$$ $(filter %.c,$^) \
 	    $(PLUGIN_LDFLAGS) -lprotobuf-c && mv $@.$$$$ $@
@@ -58,3 +58,60 @@ plugin-matrix: ## Compile the plugin for three Slurm releases
 	@for release in bookworm trixie forky; do \
 	    $(MAKE) --no-print-directory plugin SLURM_INCLUDE=$(SLURM_HEADERS_DIR)/$$release/usr/include || exit 1; \
 	done
+
+# ---- tests: the plugin's sources with a scripted daemon instead of slurmctld ----
+
+PLUGIN_TESTS := tests/plugin
+PLUGIN_CHECK = $(PLUGIN_BUILD)/check
+CHECK_HEADERS := $(wildcard $(PLUGIN_TESTS)/*.h) $(PLUGIN_HEADERS) $(PLUGIN_C)/job_submit_hetsched.c $(PLUGIN_C)/request.c
+CHECK_CFLAGS = $(PLUGIN_CFLAGS) -I$(PLUGIN_TESTS) -isystem $(SLURM_INCLUDE) -g -O1 -DHETSCHED_PLUGIN_CONF='"plugin.conf"'
+SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all
+FUZZ_SECONDS ?= 20
+CLANG := $(shell command -v clang)
+
+CHECK_PROGRAMS = $(addprefix $(PLUGIN_CHECK)/,check_plugin check_plugin_sanitized hetsched-hook fuzz_reply fuzz_request \
+    $(if $(CLANG),libfuzz_reply libfuzz_request))
+
+# Each program is made of the source that its name says (check_plugin.c and fuzz_reply.c include the plugin's,
+# fuzz_request.c includes request.c) and of the rest.
+CHECK_REST := $(PLUGIN_TESTS)/stand_ins.c $(PLUGIN_SHARED)
+CHECK_DEPENDS := $(CHECK_HEADERS) $(CHECK_REST) $(wildcard $(PLUGIN_TESTS)/*.c)
+
+$(PLUGIN_CHECK)/check_plugin: $(CHECK_DEPENDS)
+	@mkdir -p $(@D)
+	$(CC) $(CHECK_CFLAGS) -o $@ $(PLUGIN_TESTS)/check_plugin.c $(PLUGIN_TESTS)/server.c $(PLUGIN_C)/request.c $(CHECK_REST) -lprotobuf-c
+
+$(PLUGIN_CHECK)/check_plugin_sanitized: $(CHECK_DEPENDS)
+	@mkdir -p $(@D)
+	$(CC) $(CHECK_CFLAGS) $(SANITIZE) -o $@ $(PLUGIN_TESTS)/check_plugin.c $(PLUGIN_TESTS)/server.c $(PLUGIN_C)/request.c \
+	    $(CHECK_REST) -lprotobuf-c
+
+$(PLUGIN_CHECK)/hetsched-hook: $(PLUGIN_C)/hetsched_hook.c $(PLUGIN_SHARED) $(PLUGIN_HEADERS)
+	@mkdir -p $(@D)
+	$(CC) $(CHECK_CFLAGS) $(SANITIZE) -o $@ $(filter %.c,$^) -lprotobuf-c
+
+$(PLUGIN_CHECK)/fuzz_reply $(PLUGIN_CHECK)/libfuzz_reply: FUZZ_REST = $(PLUGIN_C)/request.c $(CHECK_REST)
+$(PLUGIN_CHECK)/fuzz_request $(PLUGIN_CHECK)/libfuzz_request: FUZZ_REST = $(CHECK_REST)
+
+$(PLUGIN_CHECK)/fuzz_reply $(PLUGIN_CHECK)/fuzz_request: $(CHECK_DEPENDS)
+	@mkdir -p $(@D)
+	$(CC) $(CHECK_CFLAGS) $(SANITIZE) -o $@ $(PLUGIN_TESTS)/$(@F).c $(PLUGIN_TESTS)/fuzz_main.c $(FUZZ_REST) -lprotobuf-c
+
+$(PLUGIN_CHECK)/libfuzz_reply $(PLUGIN_CHECK)/libfuzz_request: $(CHECK_DEPENDS)
+	@mkdir -p $(@D)
+	$(CLANG) $(CHECK_CFLAGS) -fsanitize=fuzzer $(SANITIZE) -o $@ $(PLUGIN_TESTS)/$(@F:lib%=%).c $(FUZZ_REST) -lprotobuf-c
+
+plugin-check-programs: $(CHECK_PROGRAMS)
+
+plugin-test: venv plugin-matrix ## Test the plugin without slurmctld: cases, valgrind, sanitizers, short fuzzing
+	$(PY) -m pytest -q $(PLUGIN_TESTS)
+
+plugin-fuzz: ## Fuzz the plugin for FUZZ_SECONDS each: replies of the daemon, requests of users
+	tests/plugin/fetch_headers.sh $(SLURM_HEADERS_DIR)
+	$(MAKE) --no-print-directory plugin-fuzz-run SLURM_INCLUDE=$(SLURM_HEADERS_DIR)/forky/usr/include
+
+plugin-fuzz-run: $(CHECK_PROGRAMS)
+	tests/plugin/fuzz.sh $(PLUGIN_CHECK) $(FUZZ_SECONDS)
+
+plugin-folder:
+	@echo $(PLUGIN_BUILD)

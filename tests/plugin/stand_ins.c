@@ -24,6 +24,7 @@ void log_clear(void)
 	logged[0] = '\0';
 }
 
+static void log_line(const char *format, va_list arguments) __attribute__((format(printf, 1, 0)));
 static void log_line(const char *format, va_list arguments)
 {
 	size_t used = strlen(logged);
