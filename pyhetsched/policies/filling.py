@@ -8,7 +8,7 @@ complementary optimum, which is the one an interior-point method converges to.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,14 +19,16 @@ from pyhetsched.policies.contract import ClusterState, Floats
 from pyhetsched.policies.demands import AffineDemand
 from pyhetsched.policies.groups import Groups
 from pyhetsched.policies.interior import ShareAnswer, ShareProblem
+from pyhetsched.policies.levels import raise_level_highs
 from pyhetsched.policies.registry import Context
 
 Mask = NDArray[np.bool_]
 
 # What a stuck group holds is demanded back a little short, so that the next stage has an interior.
-_GIVE = 1e-7
+_GIVE = 1e-8
 _CLOSE = 1e-6
-_TIGHT = 1e-8
+_TIGHT = 1e-9
+_ACCEPT = 1e-7
 
 
 @dataclass(slots=True)
@@ -76,7 +78,13 @@ class Tub:
             demand=AffineDemand(floor, slope),
             time=np.where(capped, 2.0, 1.0),
         )
-        return interior.solve(problem, tolerance=_TIGHT, accept=_CLOSE, tick=context.left_s)
+        try:
+            return interior.solve(problem, tolerance=_TIGHT, accept=_ACCEPT, tick=context.left_s)
+        except SolverError:
+            # What is held may leave next to no interior; simplex does not need one.
+            context.left_s()
+            narrowed = replace(self.groups, throughput=problem.throughput)
+            return raise_level_highs(self.state, narrowed, AffineDemand(floor, slope), context)
 
     def keep(self, answer: ShareAnswer) -> None:
         """Take over the shares of an answer, no job with more than all of its time."""
@@ -111,7 +119,7 @@ class Tub:
         reached = self.active & (slope > 0) & (self.held >= self.best * (1 - _CLOSE))
         self.capped |= reached
         # Strict complementarity: of multiplier and slack one vanishes; compare them in like units.
-        force = answer.lam * slope / self.groups.size
+        force = answer.lam * slope / (self.best * self.groups.size)
         force = force / max(float(force.max()), 1e-300)
         slack = answer.slack * self.best / np.maximum(slope * max(theta, 1e-300), 1e-300)
         stuck = self.active & (slope > 0) & (force > slack) & (force > 1e-5)

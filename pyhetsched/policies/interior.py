@@ -62,7 +62,8 @@ class ShareAnswer:
     ``shares`` [G, J] per member; ``value`` objective reached; ``bound`` proven upper bound;
     ``lam`` [G], ``row`` [G], ``price`` [J] multipliers of the demand, time and capacity rows (of the
     scaled problem; only their zero pattern and ratios matter); ``slack`` [G] of the demand
-    rows relative to the group's best rate; ``iterations``.
+    rows relative to the group's best rate; ``iterations``; ``miss`` by how much, relative to the
+    best rate, some demand at ``value`` is missed.
     """
 
     shares: Floats
@@ -73,6 +74,7 @@ class ShareAnswer:
     price: Floats
     slack: Floats
     iterations: int
+    miss: float = 0.0
 
     @property
     def gap(self) -> float:
@@ -94,28 +96,34 @@ class _Point:
 
 
 def solve(
-    problem: ShareProblem, tolerance: float = 1e-8, accept: float = 1e-7, tick: Callable[[], object] | None = None
+    problem: ShareProblem, tolerance: float = 1e-8, accept: float = 2e-7, tick: Callable[[], object] | None = None
 ) -> ShareAnswer:
     """Return an answer whose proven gap is at most ``accept``; else raise SolverError.
 
     ``tolerance`` is the proven gap at which iterations stop; ``tick`` is called once an
     iteration and may raise to stop.
     """
-    core = _Core(problem)
+    with np.errstate(all="ignore"):  # a step into infinity is seen by its gap
+        return _iterate(_Core(problem), tolerance, accept, tick)
+
+
+def _iterate(
+    core: _Core, tolerance: float, accept: float, tick: Callable[[], object] | None
+) -> ShareAnswer:
     best: ShareAnswer | None = None
     for iteration in range(_MAX_ITERATIONS):
         if tick is not None:
             tick()
         if core.gap_estimate() < _NEAR:
             answer = core.answer(iteration)
-            if best is None or answer.gap < best.gap:
+            if best is None or max(answer.gap, answer.miss) < max(best.gap, best.miss):
                 best = answer
-            if best.gap <= tolerance and core.gap_estimate() < math.sqrt(tolerance):
+            if max(best.gap, best.miss) <= tolerance and core.gap_estimate() < math.sqrt(tolerance):
                 return best
         if not core.step():
             break
-    if best is None or not best.gap <= accept:
-        gap = float("inf") if best is None else best.gap
+    if best is None or not max(best.gap, best.miss) <= accept:
+        gap = float("inf") if best is None else max(best.gap, best.miss)
         raise SolverError(f"interior point stopped at a gap of {gap:.1e} (wanted {accept:.0e})")
     return best
 
@@ -219,6 +227,8 @@ class _Core:
         """Take one predictor-corrector step; False if it could not move."""
         newton = _Newton(self)
         zero = np.zeros(1)
+        if not np.isfinite(newton.matrix).all():
+            return False
         predictor = newton.direction(0.0, (zero, zero, zero, zero))
         alpha_p, alpha_d = self._lengths(predictor, 1.0)
         sigma = self._centring(predictor, alpha_p, alpha_d)
@@ -282,13 +292,13 @@ class _Core:
         x = x * np.minimum(1.0, self.counts / np.maximum(self.use @ x, 1e-300))
         rates = np.einsum("gj,gj->g", self.rates, x)
         d, d1, _ = self.demand.at(p.theta)
-        value = self.reward_unit * float((self.reward * x).sum())
+        value, theta = self.reward_unit * float((self.reward * x).sum()), 0.0
         if self.problem.raise_theta:
-            value += self.theta_unit * float(self.demand.level(rates).min())
-        elif (rates - d).min() < -1e-7:
-            value = -np.inf
+            theta = float(self.demand.level(rates).min())
+            value += self.theta_unit * theta
+        miss = max(float((self.demand.at(theta)[0] - rates).max()), 0.0)
         bound = min(self._bound(d, d1), self._ceiling())
-        return ShareAnswer(x, value, bound, p.lam, p.row, p.price, rates - d, iterations)
+        return ShareAnswer(x, value, bound, p.lam, p.row, p.price, rates - d, iterations, miss)
 
     def _ceiling(self) -> float:
         """Return the level at which some job would need all its time on its best type (inf: none)."""
@@ -386,7 +396,7 @@ class _Newton:
         rhs = np.empty(len(core.counts) + 1)
         rhs[:-1] = core.use @ z - self.rp_q + c_q / p.price
         rhs[-1] = -self.rd_theta - float(self.d1 @ (push * self.inv_t - along)) if core.weight_theta else 0.0
-        solution = np.linalg.solve(self.matrix, rhs)
+        solution = self.solve(rhs)
         d_price, d_theta = solution[:-1], float(solution[-1])
         d_lam = (push + self.d1 * d_theta + core.use * (self.f @ d_price)) * self.inv_t - along
         force = force - core.use[:, None] * d_price + core.rates * d_lam[:, None]
@@ -400,6 +410,13 @@ class _Newton:
         d_s = (c_s - p.s * d_lam) / p.lam
         point = _Point(d_x, d_theta, d_s, d_r, d_q, d_lam, d_row, np.asarray(d_price), d_low)
         return point
+
+    def solve(self, rhs: Floats) -> Floats:
+        """Return the solution of the small dense system; its least-squares one if it has become singular."""
+        try:
+            return np.asarray(np.linalg.solve(self.matrix, rhs), dtype=np.float64)
+        except np.linalg.LinAlgError:
+            return np.asarray(np.linalg.lstsq(self.matrix, rhs, rcond=None)[0], dtype=np.float64)
 
     def respond(self, force: Floats, push_row: Floats) -> Floats:
         """Return B^-1 force for every group, B = diag + beta 1 1', with the time row's own push."""

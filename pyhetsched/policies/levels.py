@@ -35,30 +35,48 @@ def raise_level_highs(state: ClusterState, groups: Groups, demand: Demand, conte
 
     Tangents lie below a convex demand, so theta comes down from above and Newton's convergence holds.
     """
-    theta = _ceiling(groups, demand)
-    shares, steps = np.zeros_like(groups.throughput), 0
+    best = groups.throughput.max(axis=1)
+    unit = ceiling(groups, demand)
+    scaled = demand.scaled(best, unit)
+    rates = groups.throughput / best[:, None]
+    theta, steps = 1.0, 0
     for _ in range(_NEWTON_STEPS):
-        level, slope, curve = demand.at(theta)
+        level, slope, curve = scaled.at(theta)
         program, cells = share_program(state, groups)
         top = program.columns([1.0], lower=-linear.INF)
         need = program.rows(level - slope * theta, linear.INF)
-        program.put(need[cells.group], cells.column, groups.throughput[cells.group, cells.type])
+        program.put(need[cells.group], cells.column, rates[cells.group, cells.type])
         program.put(need, top, -slope)
         found = linear.solve(program, context)
         steps += found.iterations
+        shares = np.zeros_like(rates)
         shares[cells.group, cells.type] = np.maximum(found.x[cells.column], 0.0)
-        reached = float(demand.level(np.einsum("gj,gj->g", shares, groups.throughput)).min())
-        upper = float(found.x[top[0]])
+        got = np.einsum("gj,gj->g", shares, rates)
+        reached, upper = float(scaled.level(got).min()), float(found.x[top[0]])
         if not curve.any() or abs(upper - reached) <= 1e-9 * abs(upper):
-            zero = np.zeros(groups.n_groups)
-            return ShareAnswer(shares, reached, upper, zero, zero, np.zeros(state.n_types), zero, steps)
+            return ShareAnswer(
+                shares=shares,
+                value=reached * unit,
+                bound=upper * unit,
+                lam=np.abs(found.duals[need]),
+                row=np.abs(found.duals[: groups.n_groups]),
+                price=np.abs(found.duals[groups.n_groups : groups.n_groups + state.n_types]),
+                slack=got - scaled.at(reached)[0],
+                iterations=steps,
+            )
         theta = upper
     raise SolverError(f"tangents did not settle in {_NEWTON_STEPS} steps")
 
 
-def _ceiling(groups: Groups, demand: Demand) -> float:
-    """Return the level at which some job alone would need more than all of its best type."""
-    return float(demand.level(groups.throughput.max(axis=1)).min())
+def ceiling(groups: Groups, demand: Demand) -> float:
+    """Return the level at which some job alone would need more than all of its best type.
+
+    1 if that is no positive number; SolverError if nothing rises with the level.
+    """
+    top = float(demand.level(groups.throughput.max(axis=1)).min())
+    if not np.isfinite(top):
+        raise SolverError("no demand rises with theta")
+    return top if top > 0 else 1.0
 
 
 class Cells:

@@ -17,6 +17,7 @@ from pyhetsched.policies import linear
 from pyhetsched.policies.contract import Allocation, ClusterState, Diagnostics, Floats, Ints, PairShares
 from pyhetsched.policies.demands import AffineDemand, Demand, FinishDemand
 from pyhetsched.policies.groups import Groups, group_jobs
+from pyhetsched.policies.levels import ceiling
 from pyhetsched.policies.registry import Context, empty
 
 _TANGENTS = 40
@@ -260,24 +261,25 @@ def maximise(state: ClusterState, worth: Floats, floor: Floats, context: Context
 
 def _raise(state: ClusterState, groups: Groups, demand: Demand, context: Context, key: str) -> Allocation:
     """Raise theta by tangents of the demand (one step if it is a straight line)."""
-    # Two partners run at most at twice the rate of one, so this level is out of reach.
-    theta = float(demand.level(groups.throughput.max(axis=1)).min())
-    unit = np.where(groups.throughput.max(axis=1) > 0, groups.throughput.max(axis=1), 1.0) * groups.size
+    # No job runs faster than alone on its best type, so levels above the ceiling are out of reach.
+    best = groups.throughput.max(axis=1)
+    unit = ceiling(groups, demand)
+    scaled = demand.scaled(best, unit)
+    theta = 1.0
     for _ in range(_TANGENTS):
-        level, slope, curve = demand.at(theta)
+        level, slope, curve = scaled.at(theta)
         packed = PackedProgram(state, groups)
         cols, program = packed.cols, packed.program
         top = program.columns([1.0], lower=-linear.INF)
-        scale = groups.size / unit
-        need = program.rows((level - slope * theta) * scale, linear.INF)
-        program.put(need[cols.group], cols.number, cols.rate / unit[cols.group])
-        program.put(need, top, -slope * scale)
+        need = program.rows(level - slope * theta, linear.INF)
+        program.put(need[cols.group], cols.number, (cols.rate / (best * groups.size)[cols.group]))
+        program.put(need, top, -slope)
         found = linear.solve(program, context, _labels(packed, key), _method(packed))
         values = np.maximum(found.x[cols.number], 0.0)
-        reached, upper = float(demand.level(packed.rates(values)).min()), float(found.x[top[0]])
-        if not curve.any() or abs(upper - reached) <= 1e-9 * abs(upper):
+        reached, upper = float(scaled.level(packed.rates(values) / best).min()), float(found.x[top[0]])
+        if not curve.any() or abs(upper - reached) <= 1e-8 * abs(upper):
             gap = max(upper - reached, 0.0) / max(abs(reached), 1e-300)
-            return packed.allocation(values, reached, gap, found)
+            return packed.allocation(values, reached * unit, gap, found)
         theta = upper
     raise SolverError(f"tangents did not settle in {_TANGENTS} steps")
 
