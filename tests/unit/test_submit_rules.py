@@ -95,6 +95,7 @@ def test_slices_of_several_cards_are_cut_from_whole_ones() -> None:
         ("--gres=gpu:1 #HETSCHED not-slower-than=v100 slices=only", "--gres=shard:4 -C a30", "4g.24gb on a30"),
         ("--gres=gpu:80gb:1", "--gres=gpu:a100:1", "whole a100"),
         ("--gres=gpu:20gb:2", "--gres=gpu:v100:2", "whole v100"),
+        ("-n 2 --gpus-per-task=20gb:1", "--tres-per-task=gres/gpu:v100:1", "whole v100"),
         ("--gres=gpu:40gb:2", "--gres=gpu:h100:2 -C whole", "whole h100"),
         ("--gres=gpu:20gb:2 #HETSCHED slices=ok", "--gres=shard:14 -C a100|h100", "1g.20gb on a100 or h100"),
         ("-G 20gb:1", "--gres=shard:7 -C a100|h100 -N 1", "1g.20gb on a100 or h100"),
@@ -268,6 +269,9 @@ def test_nodes_that_are_down_come_last_but_are_not_forgotten() -> None:
     view = ClusterView(down, PARTITIONS)
     assert given(answer("--gres=gpu:20gb:1", view)) == "--gres=gpu:a30:1"
     assert given(answer("--gres=gpu:1g.10gb:1", view)) == "--gres=shard:4 -C a100|h100"
+    dark = ClusterView(tuple(replace(each, usable=False) for each in NODES), PARTITIONS)
+    for text in ("--gres=gpu:20gb:1", "--gres=gpu:20gb:2", "-n 2 --gpus-per-task=20gb:1", "--gres=gpu:h100:2"):
+        assert given(answer(text, dark)) == given(answer(text))
 
 
 def test_a_profile_that_costs_differently_is_had_where_it_costs_least() -> None:

@@ -36,12 +36,16 @@ SCORE = "smallest first: GPU memory taken in GB, ties by peak FP16 PFLOP/s"
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """One way to serve: slices (``fit``) or whole GPUs of ``offers``; ``why_not`` is empty if it may be used."""
+    """One way to serve: slices (``fit``) or whole GPUs of ``offers``; ``why_not`` is empty if it may be used.
+
+    ``behind`` says why it comes after all others whatever its score, ``down`` that no such node is up.
+    """
 
     name: str
     score: float
     why_not: str = ""
     behind: str = ""
+    down: bool = False
     fit: Fit | None = None
     offers: tuple[Offer, ...] = ()
 
@@ -55,7 +59,7 @@ def by_need(draft: Draft) -> Draft:
     needs = needs_of(draft.wishes, each.memory_gb)
     ways = sorted([*_slice_ways(draft, each, needs), *_whole_ways(draft, each, needs)], key=lambda way: way.score)
     usable = [way for way in ways if not way.why_not]
-    best = next((way for way in usable if not way.behind), next(iter(usable), None))
+    best = min(usable, key=lambda way: (bool(way.behind), way.down, way.score), default=None)
     draft = draft.change(candidates=tuple(_candidate(way, best) for way in ways), score_means=SCORE)
     if best is None:
         return draft.refused(_refusal(draft, each, needs, ways))
@@ -110,7 +114,7 @@ def _ways_of_profile(
         return [_Way(title, score, f"{counts[0]} of them do not fit a node")]
     behind = _behind(draft, counts[0])
     return [
-        _Way(f"{name} on {either(types_of(f.offers))}", score, behind=behind or _down(f.offers), fit=f) for f in fits
+        _Way(f"{name} on {either(types_of(f.offers))}", score, behind=behind, down=not f.usable, fit=f) for f in fits
     ]
 
 
@@ -140,10 +144,6 @@ def _behind(draft: Draft, count: int) -> str:
     return "slices of one job cannot reach each other; slices=ok permits them"
 
 
-def _down(offers: Iterable[Offer]) -> str:
-    return "" if any(offer.usable for offer in offers) else "every such node is down now"
-
-
 def _whole_ways(draft: Draft, each: Wanted, needs: Needs) -> list[_Way]:
     """One way for each type of GPU within reach."""
     ways = []
@@ -164,7 +164,8 @@ def _whole_ways(draft: Draft, each: Wanted, needs: Needs) -> list[_Way]:
             why = "every one is in MIG mode" if roomy else "too few on a node"
             why = why if suited else needs.why_not(offers[0])
         score = min((_score(model) for offer in (good or offers) for model in offer.models), default=float("1e6"))
-        ways.append(_Way(f"whole {name}", score, why, _down(good), offers=good))
+        down = not any(offer.usable for offer in good)
+        ways.append(_Way(f"whole {name}", score, why, down=down, offers=good))
     return ways
 
 
@@ -202,7 +203,8 @@ def _with_whole(draft: Draft, each: Wanted, best: _Way, others: Iterable[_Way]) 
 def _candidate(way: _Way, best: _Way | None) -> Candidate:
     if way is best:
         return Candidate(way.name, True, True, way.score, "the smallest that satisfies the request")
-    reason = way.why_not or way.behind or "would do, but is larger"
+    down = "every such node is down now" if way.down else ""
+    reason = way.why_not or way.behind or down or "would do, but is larger"
     return Candidate(way.name, not way.why_not, False, way.score, reason)
 
 
