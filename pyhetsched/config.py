@@ -105,8 +105,11 @@ class AllocationConfig(_Section):
 
 
 class SubmitConfig(_Section):
-    """Options of the rules of submit."""
+    """Options of the rules of submit; what each means is said in docs/users.md."""
 
+    slices: Literal["ok", "only", "no"] = "ok"
+    many_by_need: Literal["whole", "slices"] = "whole"
+    allow_cut_whole: bool = True
     allow_flex: bool = False
     allow_opt_out: bool = True
     announce: bool = True

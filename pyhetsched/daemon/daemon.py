@@ -69,7 +69,7 @@ class Daemon:
             gateway, self._allocator, self._book, self._giveback, decisions, reservations, config, clock
         )
         enabled = self._modes.cluster
-        hooks = Hooks(self._submitter, self._allocator, self._tracker, enabled)
+        hooks = Hooks(self._submitter, self._allocator, self._tracker, enabled, self._authenticator.identify)
         self._hook_server = HookServer(config.daemon.hook_socket, hooks, {0, uid_of(config.slurm.user), os.geteuid()})
         node = NodeService(
             self._book, self._allocator, self._giveback, self._watcher,

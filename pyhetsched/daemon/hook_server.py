@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 
 from pyhetsched import __version__
 from pyhetsched.daemon.allocator import Action, Allocator
+from pyhetsched.daemon.auth import Caller
 from pyhetsched.daemon.submitter import Submitter
 from pyhetsched.daemon.tracker import Tracker
 from pyhetsched.errors import HetschedError
@@ -36,12 +37,14 @@ class Hooks:
     """Answers the messages of ``hook.proto``."""
 
     def __init__(
-        self, submitter: Submitter, allocator: Allocator, tracker: Tracker, enabled: Callable[[], Mode]
-    ) -> None:
+        self, submitter: Submitter, allocator: Allocator, tracker: Tracker, enabled: Callable[[], Mode],
+        identify: Callable[[int], Caller],
+    ) -> None:  # fmt: skip
         self._submitter = submitter
         self._allocator = allocator
         self._tracker = tracker
         self._enabled = enabled
+        self._identify = identify
 
     def answer(self, request: pb.HookRequest) -> pb.HookReply:
         """Return the reply to ``request``; whatever goes wrong becomes an error that the hook passes over."""
@@ -73,7 +76,8 @@ class Hooks:
     def _modify(self, message: pb.ModifyRequest) -> pb.ModifyReply:
         ask = self._tracker.ask_of_text(message.job_id)
         fields = convert.submit_request(message.fields)
-        verdict, text = self._submitter.modify(fields, convert.touched_fields(message), ask)
+        privileged = self._identify(message.uid).privileged
+        verdict, text = self._submitter.modify(fields, convert.touched_fields(message), ask, privileged)
         if verdict is Verdict.REFUSED:
             self._tracker.refused_change(message.job_id, message.uid, text)
         return pb.ModifyReply(verdict=convert.verdict(verdict), user_message=text)

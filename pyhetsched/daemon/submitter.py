@@ -50,15 +50,18 @@ class Submitter:
         outcome = self._decide(request)
         return outcome, self._decision(request, outcome, mode, user)
 
-    def modify(self, request: SubmitRequest, touched: frozenset[JobField], ask: JobAsk | None) -> tuple[Verdict, str]:
-        """Return whether the owner of a job that may have ``ask`` may change ``touched`` to what ``request`` says."""
-        return decide_modify(request, touched, ask)
+    def modify(
+        self, request: SubmitRequest, touched: frozenset[JobField], ask: JobAsk | None, privileged: bool
+    ) -> tuple[Verdict, str]:
+        """Return whether somebody may change ``touched`` of a job that may have ``ask`` to what ``request`` says."""
+        return decide_modify(request, touched, ask, privileged=privileged)
 
     def _decide(self, request: SubmitRequest) -> SubmitOutcome:
         options = self.config.submit
         policy = SubmitPolicy(
-            allow_flex=options.allow_flex, allow_opt_out=options.allow_opt_out, announce=options.announce
-        )
+            slices=options.slices, many_by_need=options.many_by_need, allow_cut_whole=options.allow_cut_whole,
+            allow_flex=options.allow_flex, allow_opt_out=options.allow_opt_out, announce=options.announce,
+        )  # fmt: skip
         return decide(request, self._watcher.view, policy)
 
     def _partition(self, request: SubmitRequest) -> str:
