@@ -101,7 +101,8 @@ def _hook(options: argparse.Namespace) -> tuple[Hook, node_settings.NodeSettings
     def engine(driver: NvmlDriver) -> SliceEngine:
         return SliceEngine(driver, paths, journal, clock, isolation, boot)
 
-    hook = Hook(paths, journal, clock, _LateRpc(settings), NvmlDriver, engine, boot, settings.deadline_s)
+    rpc = _LateRpc(settings)
+    hook = Hook(paths, journal, clock, rpc, NvmlDriver, engine, boot, settings.deadline_s, give_back)
     return hook, settings
 
 

@@ -45,9 +45,11 @@ class NodeRpc(Protocol):
 
 def connect(settings: NodeSettings) -> NodeRpc:
     """Return a client of the daemon that ``settings`` name; nothing is sent yet."""
+    from pyhetsched.node.quickstart import load_grpc
     from pyhetsched.rpc.client import DaemonClient, NodeClient
     from pyhetsched.rpc.munge import Munge
 
+    load_grpc()
     munge = Munge()
     client = DaemonClient(settings.address, settings.deadline_s, munge)
     return NodeClient(client, munge, trusted_uids(settings.trusted_users))

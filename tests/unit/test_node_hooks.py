@@ -196,7 +196,8 @@ class TestTaskProlog:
 
     def test_a_step_that_asked_for_no_gpu_sees_none(self, site: Site) -> None:
         site.environment(READY)
-        assert site.run("task-prolog", SLURM_STEP_ID="1", SLURM_LOCALID="0") == "unset CUDA_VISIBLE_DEVICES\n"
+        said = exports(site.run("task-prolog", SLURM_STEP_ID="1", SLURM_LOCALID="0"))
+        assert said == {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
 
     def test_a_blocked_job_sees_nothing_and_is_told(self, site: Site) -> None:
         site.environment("STATE=blocked\n")
