@@ -147,13 +147,13 @@ def _destroy(
 
 
 def _locate(named: pb.Slice, gpus: tuple[GpuReport, ...]) -> tuple[int, MigInstance] | None:
-    """Return the one instance that the daemon means: by its UUID, else the only one that fits."""
+    """Return the one instance that the daemon means: by its UUID, else by its place if only one GPU fits."""
     found = [
         (gpu.index, shown)
         for gpu in gpus
         for shown in gpu.instances
-        if (shown.profile, shown.start, shown.gi_id, shown.mig_uuid)
-        == (named.profile, named.start, named.gi_id, named.uuid)
+        if (shown.profile, shown.start, shown.size) == (named.profile, named.start, named.size)
+        and (not named.uuid or (named.uuid, named.gi_id) == (shown.mig_uuid, shown.gi_id))
     ]
     return found[0] if len(found) == 1 else None
 

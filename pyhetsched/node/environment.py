@@ -12,6 +12,7 @@ from pyhetsched.errors import DataError
 from pyhetsched.node.journal import JobRecord
 from pyhetsched.node.paths import NodePaths, write_atomically
 
+_LONGEST_WHY = 400
 _SAFE = re.compile(r"[A-Za-z0-9._+:/-]+")
 
 
@@ -20,9 +21,11 @@ def write_ready(paths: NodePaths, record: JobRecord) -> None:
     write_atomically(paths.environment(record.job_id), "".join(lines(record)), 0o644, durable=False)
 
 
-def write_blocked(paths: NodePaths, job_id: int) -> None:
-    """Let the tasks of a job see no GPU."""
-    write_atomically(paths.environment(job_id), "STATE=blocked\n", 0o644, durable=False)
+def write_blocked(paths: NodePaths, job_id: int, why: str = "") -> None:
+    """Let the tasks of a job see no GPU, and tell them ``why`` in one line."""
+    line = "".join(c for c in why[:_LONGEST_WHY] if c.isascii() and c.isprintable())
+    text = "STATE=blocked\n" + (f"WHY={line}\n" if line else "")
+    write_atomically(paths.environment(job_id), text, 0o644, durable=False)
 
 
 def remove(paths: NodePaths, job_id: int) -> None:

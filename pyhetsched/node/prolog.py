@@ -95,6 +95,7 @@ def _follow(plan: pb.PreparePlan, job: HookJob, hook: Hook) -> None:
         _create(plan, job, hook)
     elif plan.action == plan.BLOCK:
         log.warning("job %d: runs without a GPU: %s", job.job_id, plan.message)
+        environment.write_blocked(hook.paths, job.job_id, plan.message)
     elif plan.action == plan.GIVE_BACK:
         log.warning("job %d: given back by the daemon: %s", job.job_id, plan.message)
     else:

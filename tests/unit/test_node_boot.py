@@ -131,6 +131,14 @@ def test_what_the_daemon_names_is_destroyed(world: World) -> None:
     assert world.layout() == set()
 
 
+def test_a_place_suffices_where_only_one_gpu_fits(world: World) -> None:
+    make_foreign(world, 0)
+    run(world)
+    world.daemon.reconcile_plan = pb.ReconcilePlan(destroy=[pb.Slice(profile="1g.10gb", start=0, size=1)])
+    assert run(world).destroyed == 1
+    assert world.layout() == set()
+
+
 def test_what_a_record_claims_is_not_destroyed_on_the_daemons_word(world: World) -> None:
     run(world)
     world.daemon.plan(7, ("1g.10gb", 0))

@@ -203,7 +203,12 @@ class TestTaskProlog:
         site.environment("STATE=blocked\n")
         said = site.run("task-prolog", SLURM_LOCALID="0", **self.STEP)
         assert exports(said)["CUDA_VISIBLE_DEVICES"] == ""
-        assert "print hetsched: this job's GPU slices are not ready" in said
+        assert "print hetsched: the GPU slices of this job are not ready; it sees no GPU" in said
+
+    def test_a_reason_is_passed_on_as_it_is(self, site: Site) -> None:
+        site.environment("STATE=blocked\nWHY=asked=31 shards, has $(id) \\n\n")
+        said = site.run("task-prolog", SLURM_LOCALID="0", **self.STEP)
+        assert "print hetsched: asked=31 shards, has $(id) \\n; it sees no GPU" in said.splitlines()
 
     def test_nothing_in_the_file_is_executed(self, site: Site) -> None:
         site.environment(f"STATE=ready\nALL=$(touch {site.root}/pwned);`touch {site.root}/pwned`\nSLICES=*\n")

@@ -144,6 +144,15 @@ def test_given_back_by_the_daemon_means_no_gpu_and_nothing_else(world: World) ->
     assert not world.given_back
 
 
+def test_a_blocked_job_runs_without_gpu_and_is_told_why(world: World) -> None:
+    world.daemon.plans[7] = pb.PreparePlan(
+        action=pb.PreparePlan.BLOCK, message="got 2 shards,\nnot 31 \x1b[1m\u00e9"
+    )
+    world.prolog(7)
+    assert world.visible(7) == "STATE=blocked\nWHY=got 2 shards,not 31 [1m\n"
+    assert not world.given_back
+
+
 def test_a_plan_of_a_newer_daemon_sends_the_job_back(world: World) -> None:
     world.daemon.plans[7] = pb.PreparePlan(action=9)  # type: ignore[arg-type]
     world.prolog(7)
