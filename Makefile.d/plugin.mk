@@ -5,6 +5,7 @@
 SLURM_INCLUDE ?= /usr/include
 SLURM_PLUGIN_DIR ?= /usr/lib/$(shell $(CC) -print-multiarch)/slurm-wlm
 PREFIX ?= /usr
+SYSCONFDIR ?= /etc
 
 PLUGIN_C := slurm_plugins
 PLUGIN_DISTRIBUTION := $(shell . /etc/os-release && echo $${VERSION_CODENAME:-unknown})
@@ -38,6 +39,9 @@ plugin-install: plugin ## Install the plugin, hetsched-hook and the slurmctld ho
 	install -D -m 0755 $(HOOK_PROGRAM) $(DESTDIR)$(PREFIX)/lib/hetsched/hetsched-hook
 	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/lib/hetsched/hooks \
 	    $(PLUGIN_C)/hooks/prolog-slurmctld $(PLUGIN_C)/hooks/epilog-slurmctld
+	install -d $(DESTDIR)$(SYSCONFDIR)/hetsched
+	test -e $(DESTDIR)$(SYSCONFDIR)/hetsched/plugin.conf || \
+	    install -m 0644 $(PLUGIN_C)/plugin.conf $(DESTDIR)$(SYSCONFDIR)/hetsched/plugin.conf
 
 $(HOOK_PB): proto/hetsched/v1/hook.proto
 	@mkdir -p $(HOOK_PB_DIR)

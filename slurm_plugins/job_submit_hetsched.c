@@ -98,7 +98,8 @@ static HookReply *ask(const HookRequest *request)
 
 	if (wire_now_ms() < atomic_load(&silent_until_ms))
 		return NULL;
-	enum wire_result result = wire_ask(settings.socket, settings.deadline_ms, request, &reply);
+	enum wire_result result = wire_ask(settings.socket, settings.daemon_uid, settings.deadline_ms, request,
+					   &reply);
 	if (result == WIRE_TOO_LONG)
 		slurm_info("hetsched: a job description is too long to be asked about");
 	else if (result)

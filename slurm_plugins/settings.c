@@ -7,6 +7,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <pwd.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,6 +38,7 @@ void settings_default(struct hook_settings *settings)
 		.finish_deadline_ms = 5000,
 		.misses = 5,
 		.silence_s = 10,
+		.daemon_uid = (uid_t) -1,
 		.refuse_slices = true,
 	};
 }
@@ -65,12 +67,24 @@ static const char *set_number(struct hook_settings *settings, const struct numbe
 	return NULL;
 }
 
+static const char *set_user(uid_t *uid, const char *name)
+{
+	const struct passwd *user = getpwnam(name);
+
+	if (!user)
+		return "no such user";
+	*uid = user->pw_uid;
+	return NULL;
+}
+
 static const char *set(struct hook_settings *settings, const char *name, const char *value)
 {
 	if (!strcmp(name, "socket"))
 		return set_path(settings->socket, sizeof(settings->socket), value);
 	if (!strcmp(name, "disabled_file"))
 		return set_path(settings->disabled_file, sizeof(settings->disabled_file), value);
+	if (!strcmp(name, "daemon_user"))
+		return set_user(&settings->daemon_uid, value);
 	if (!strcmp(name, "slice_when_down")) {
 		if (strcmp(value, "refuse") && strcmp(value, "pass"))
 			return "the value must be refuse or pass";

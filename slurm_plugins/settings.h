@@ -11,6 +11,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/types.h>
 
 #ifndef HETSCHED_PLUGIN_CONF
 #define HETSCHED_PLUGIN_CONF "/etc/hetsched/plugin.conf"
@@ -24,6 +25,7 @@ struct hook_settings {
 	int finish_deadline_ms;	   /* EpilogSlurmctld */
 	int misses;		   /* this many in a row, and the plugin stops asking ... */
 	int silence_s;		   /* ... for this long */
+	uid_t daemon_uid;	   /* daemon_user: whom to believe besides root and oneself; -1 nobody */
 	bool refuse_slices;	   /* slice_when_down=refuse: Slurm itself cannot read "1g.10gb" */
 };
 

@@ -27,7 +27,7 @@ const char *wire_result_text(enum wire_result result)
 	case WIRE_ABSENT:
 		return "nobody listens on its socket";
 	case WIRE_UNTRUSTED:
-		return "its socket belongs to a user who is neither root nor SlurmUser";
+		return "its socket belongs to a user who is neither root, nor SlurmUser, nor daemon_user";
 	case WIRE_LATE:
 		return "no answer within the deadline";
 	case WIRE_CUT:
@@ -78,14 +78,16 @@ static enum wire_result connect_by(int fd, const struct sockaddr_un *address, in
 }
 
 /* Credentials of whoever called listen(): a socket that somebody else put in our path is not believed. */
-static enum wire_result check_peer(int fd)
+static enum wire_result check_peer(int fd, uid_t daemon_uid)
 {
 	struct ucred peer;
 	socklen_t size = sizeof(peer);
 
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) || size != sizeof(peer))
 		return WIRE_UNTRUSTED;
-	return (peer.uid == 0 || peer.uid == geteuid()) ? WIRE_OK : WIRE_UNTRUSTED;
+	if (peer.uid == (uid_t) -1) /* nobody has it: it is how daemon_uid says "nobody" */
+		return WIRE_UNTRUSTED;
+	return peer.uid == 0 || peer.uid == geteuid() || peer.uid == daemon_uid ? WIRE_OK : WIRE_UNTRUSTED;
 }
 
 static enum wire_result send_all(int fd, const uint8_t *bytes, size_t size, int64_t end_ms)
@@ -170,8 +172,8 @@ static enum wire_result receive_reply(int fd, Hetsched__V1__HookReply **reply, i
 	return result;
 }
 
-enum wire_result wire_ask(const char *socket_path, int deadline_ms, const Hetsched__V1__HookRequest *request,
-			  Hetsched__V1__HookReply **reply)
+enum wire_result wire_ask(const char *socket_path, uid_t daemon_uid, int deadline_ms,
+			  const Hetsched__V1__HookRequest *request, Hetsched__V1__HookReply **reply)
 {
 	int64_t end_ms = wire_now_ms() + deadline_ms;
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -185,7 +187,7 @@ enum wire_result wire_ask(const char *socket_path, int deadline_ms, const Hetsch
 		return WIRE_ABSENT;
 	enum wire_result result = connect_by(fd, &address, end_ms);
 	if (!result)
-		result = check_peer(fd);
+		result = check_peer(fd, daemon_uid);
 	if (!result)
 		result = send_request(fd, request, end_ms);
 	if (!result)

@@ -11,6 +11,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "hetsched/v1/hook.pb-c.h"
 
@@ -20,7 +21,7 @@
 enum wire_result {
 	WIRE_OK = 0,
 	WIRE_ABSENT,	/* nobody listens on the socket */
-	WIRE_UNTRUSTED, /* who listens is neither root nor the user this process runs as */
+	WIRE_UNTRUSTED, /* who listens is none of those who are believed */
 	WIRE_LATE,	/* the deadline went by */
 	WIRE_CUT,	/* the connection ended or failed half-way */
 	WIRE_GARBAGE,	/* what came is no reply of this schema */
@@ -36,10 +37,11 @@ int64_t wire_now_ms(void);
 
 /*
  * Sends `request` to the daemon that listens on `socket_path` and waits for its reply, all in `deadline_ms`.
+ * Only root, the user of this process and `daemon_uid` (-1: nobody else) are believed.
  * On WIRE_OK `*reply` is set, to be freed with hetsched__v1__hook_reply__free_unpacked(reply, NULL).
  */
-enum wire_result wire_ask(const char *socket_path, int deadline_ms, const Hetsched__V1__HookRequest *request,
-			  Hetsched__V1__HookReply **reply);
+enum wire_result wire_ask(const char *socket_path, uid_t daemon_uid, int deadline_ms,
+			  const Hetsched__V1__HookRequest *request, Hetsched__V1__HookReply **reply);
 
 /*
  * Reads one reply out of `size` bytes (a frame without its length). NULL unless it is a reply of our version,

@@ -41,10 +41,11 @@ def plugin(daemons) -> Iterator[None]:
         subprocess.run(["make", "plugin-install", f"SLURM_PLUGIN_DIR={plugin_dir}"], check=True, capture_output=True)
         SLURM_CONF.write_text(SLURM_CONF.read_text() + "JobSubmitPlugins=hetsched\n")
     PLUGIN_CONF.parent.mkdir(exist_ok=True)
+    installed = PLUGIN_CONF.read_text() if PLUGIN_CONF.exists() else ""
     PLUGIN_CONF.write_text(f"deadline_ms={DEADLINE_MS}\nmisses=4\nsilence_s=3600\n")
     daemons.restart("slurmctld")
     yield
-    PLUGIN_CONF.unlink()
+    PLUGIN_CONF.write_text(installed)
     if with_hetsched:
         daemons.start("hetschedd")
     daemons.restart("slurmctld")

@@ -417,7 +417,13 @@ static void believes_only_root_and_slurm_user(void)
 	server_start(SOCKET, SEND, bytes, sizeof(bytes), 65534);
 	check_fails_open("somebody else's socket");
 	CHECK(server_calls() == 0 || !server_request()->submit);
-	CHECK(strstr(log_text(), "neither root nor SlurmUser"));
+	CHECK(strstr(log_text(), "neither root, nor SlurmUser"));
+	server_stop();
+	settings.daemon_uid = 65534;
+	server_start(SOCKET, SEND, bytes, sizeof(bytes), 65534);
+	job_desc_msg_t *job = gpu_job("gres/gpu:1");
+	CHECK(submit(job) == ESLURM_INVALID_GRES && same(message, "I am not your daemon"));
+	job_free(job);
 	server_stop();
 }
 
@@ -597,14 +603,15 @@ static void reads_settings(void)
 	FILE *file = fopen("check.conf", "w");
 
 	fputs("# comment\n\n socket = /tmp/x.sock # here\ndeadline_ms=50\nslice_when_down=pass\nmisses=3\n"
-	      "silence_s=0\ndisabled_file=/tmp/off\n", file);
+	      "silence_s=0\ndisabled_file=/tmp/off\ndaemon_user=root\n", file);
 	fclose(file);
 	CHECK(settings_read("check.conf", &read, problem, sizeof(problem)) == 0);
 	CHECK(same(read.socket, "/tmp/x.sock") && read.deadline_ms == 50 && !read.refuse_slices);
-	CHECK(read.misses == 3 && read.silence_s == 0 && same(read.disabled_file, "/tmp/off"));
+	CHECK(read.misses == 3 && read.silence_s == 0 && same(read.disabled_file, "/tmp/off") && read.daemon_uid == 0);
 
 	const char *bad[] = {"deadline_ms=0", "deadline_ms=6000", "deadline_ms=1s", "socket=relative", "nonsense",
-			     "unknown=1", "slice_when_down=maybe", "misses=", "=1"};
+			     "unknown=1", "slice_when_down=maybe", "misses=", "=1",
+			     "daemon_user=nobody of this name"};
 	for (size_t i = 0; i < LENGTH_OF(bad); i++) {
 		file = fopen("check.conf", "w");
 		fprintf(file, "misses=7\n%s\nsilence_s=11\n", bad[i]);
