@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from pyhetsched.errors import SolverError
 from pyhetsched.policies.contract import NO_TYPE, Allocation, ClusterState, Diagnostics, Floats, Ints
@@ -53,6 +52,8 @@ def allox(state: ClusterState, options: AlloxOptions, context: Context) -> Alloc
     if len(kinds) * len(waiting) > _MATCHING_LIMIT:
         raise SolverError(f"a matching of {len(waiting)} jobs to {len(kinds)} places is too large")
     context.left_s()
+    from scipy.optimize import linear_sum_assignment  # takes long to import
+
     time_s = _time_s(state)[waiting][:, kinds]
     cost = time_s * places[None, :]
     finite = cost[np.isfinite(cost)]
