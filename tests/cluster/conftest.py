@@ -16,7 +16,10 @@ import pytest
 SLURM_LOGS = Path("/var/log/slurm")
 RUN_LOGS = Path("/var/log/testbed")
 POLL_S = 0.05
-ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"})
+ENDED = frozenset(
+    {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}
+)
+PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -39,10 +42,12 @@ class SubmitRefused(Exception):
     """Slurm refused a request; the message is what the user saw."""
 
 
-def run_as(user: str, *argv: str, stdin: str = "", check: bool = False, cwd: str | None = None, timeout_s: float = 60) -> Ran:
+def run_as(
+    user: str, *argv: str, stdin: str = "", check: bool = False, cwd: str | None = None, timeout_s: float = 60
+) -> Ran:
     """Run a command as a user with a login-like environment."""
     home = "/root" if user == "root" else f"/home/{user}"
-    env = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME": home, "USER": user, "LOGNAME": user, "LANG": "C.UTF-8"}
+    env = {"PATH": PATH, "HOME": home, "USER": user, "LOGNAME": user, "LANG": "C.UTF-8"}
     prefix = [] if user == "root" else ["setpriv", "--reuid", user, "--regid", user, "--init-groups", "--"]
     started = time.monotonic()
     done = subprocess.run(
@@ -143,7 +148,7 @@ class Slurm:
     def node_states(self) -> dict[str, str]:
         """Every node's state as sinfo prints it."""
         lines = run_as("root", "sinfo", "-h", "-N", "-p", "gpu", "-o", "%N %T", check=True).out.splitlines()
-        return {name: state for name, state in (line.split() for line in lines)}
+        return dict(line.split() for line in lines)
 
     def accounted(self, job: int, field: str) -> str:
         """A field of the job's own row of sacct, waited for until it is there."""

@@ -36,8 +36,9 @@ def test_gpu_job_runs_and_is_accounted(quiet_cluster: Slurm) -> None:
     assert quiet_cluster.accounted(job, "Account") == "physics"
 
 
-def test_shards_are_allocated_on_one_gpu(quiet_cluster: Slurm) -> None:
-    job = quiet_cluster.sbatch("bob", "--gres=shard:4", "-C", "a100", wrap="sleep 60")
+def test_shards_are_allocated_on_one_gpu(quiet_cluster: Slurm, daemons: Daemons) -> None:
+    request = "gpu:1g.10gb:1" if daemons.with_hetsched() else "shard:4"
+    job = quiet_cluster.sbatch("bob", f"--gres={request}", "-C", "a100", wrap="sleep 60")
     quiet_cluster.wait_state(job, "RUNNING")
     assert quiet_cluster.allocated_gres(job) == ["shard:a100:4(4/31,0/31,0/31,0/31)"]
     assert "gres/shard=4" in quiet_cluster.accounted(job, "AllocTRES")

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 import hetsched_part
@@ -37,9 +37,25 @@ def main(command: list[str]) -> int:
     return run_command(command)
 
 
+class Timeline:
+    """Notes how long each part of the boot took, in boot.out among the logs."""
+
+    def __init__(self) -> None:
+        self._last_s = time.monotonic()
+
+    def note(self, what: str) -> None:
+        """What has just been done."""
+        now_s = time.monotonic()
+        with open(OUT / "boot.out", "a", encoding="utf-8") as file:
+            file.write(f"{now_s - self._last_s:7.3f} s  {what}\n")
+        self._last_s = now_s
+
+
 def boot(cluster: Cluster, with_hetsched: bool) -> None:
     """Write every file and start every daemon, as much as possible at the same time."""
+    timeline = Timeline()
     prepare_host(cluster)
+    timeline.note("host")
     daemons = {daemon.name: daemon for daemon in slurm_daemons(cluster)}
     early = [daemons["munged"], daemons["mariadbd"]]
     for daemon in early:
@@ -47,21 +63,29 @@ def boot(cluster: Cluster, with_hetsched: bool) -> None:
     # The build of this tree's parts overlaps the start of the database.
     if with_hetsched:
         hetsched_part.install(cluster)
+        timeline.note("make install, fake NVML")
     slurmfiles.write_slurm_files(cluster, hetsched_part.SLURM_CONF if with_hetsched else "")
     for daemon in early:
         daemon.wait_ready()
+    timeline.note("munged, mariadbd")
     bring_up([daemons["slurmdbd"]])
+    timeline.note("slurmdbd")
     lay_accounts(cluster)
+    timeline.note("accounts")
     # The order of the systemd units: hetschedd before slurmctld, the nodes' reconcile before slurmd.
     if with_hetsched:
         bring_up([hetsched_part.hetschedd()])
+        timeline.note("hetschedd")
     daemons["slurmctld"].start()
     if with_hetsched:
         hetsched_part.boot_nodes(cluster)
+        timeline.note("hetsched-node boot")
     daemons["slurmctld"].wait_ready()
+    timeline.note("slurmctld")
     slurmds = [daemons[f"slurmd@{node.name}"] for node in cluster.nodes]
     bring_up(slurmds)
     wait_all_idle(cluster, [daemons["slurmctld"], *slurmds])
+    timeline.note("slurmd")
 
 
 def bring_up(daemons: list[Daemon]) -> None:
@@ -82,8 +106,8 @@ def prepare_host(cluster: Cluster) -> None:
     slurmfiles.add_users(cluster)
     for folder in (RUN, OUT):
         slurmfiles.make_dir(str(folder), "root")
-    for folder, owner in (("/run/munge", "munge"), ("/var/log/munge", "munge"), ("/run/mysqld", "mysql")):
-        slurmfiles.make_dir(folder, owner)
+    for path, owner in (("/run/munge", "munge"), ("/var/log/munge", "munge"), ("/run/mysqld", "mysql")):
+        slurmfiles.make_dir(path, owner)
     if OUT.is_mount():
         # Logs are to be kept: the folder of Slurm's logs moves there, without an earlier run's.
         shutil.rmtree(OUT / "slurm", ignore_errors=True)
@@ -117,11 +141,15 @@ def sacctmgr(*arguments: str) -> None:
         raise DaemonError(f"sacctmgr {' '.join(arguments)}: {done.stdout}{done.stderr}")
 
 
-def wait_all_idle(cluster: Cluster, daemons: Iterable[Daemon]) -> None:
+def wait_all_idle(cluster: Cluster, daemons: Sequence[Daemon]) -> None:
     """Wait until every node has registered."""
     deadline = time.monotonic() + ALL_IDLE_WITHIN_S
+    sinfo = ["sinfo", "-h", "-N", "-p", cluster.partitions[0].name, "-o", "%N %T"]
     while True:
-        done = subprocess.run(["sinfo", "-h", "-N", "-p", cluster.partitions[0].name, "-o", "%N %T"], capture_output=True, text=True)
+        for daemon in daemons:
+            if daemon.pid() is None:
+                raise DaemonError(f"{daemon.name} ended while starting\n{daemon.tail()}")
+        done = subprocess.run(sinfo, capture_output=True, text=True)
         states = dict(line.split() for line in done.stdout.splitlines())
         if states and set(states.values()) == {"idle"}:
             return

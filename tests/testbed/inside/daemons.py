@@ -122,10 +122,8 @@ class Daemon:
 
 def process_lives(pid: int) -> bool:
     """Whether a process is there and not merely waiting to be reaped."""
-    try:
+    with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        pass
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
@@ -181,7 +179,7 @@ def slurm_daemons(cluster: Cluster) -> list[Daemon]:
             ("/usr/sbin/slurmctld", "-D", "-i"),
             LOGS / "slurmctld.log",
             user="slurm",
-            ready=lambda: port_open(6817),
+            ready=succeeds("scontrol", "ping"),
         ),
         *(slurmd(node) for node in cluster.nodes),
     ]

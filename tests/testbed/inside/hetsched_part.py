@@ -17,8 +17,9 @@ PYTHON = "/opt/hetsched-venv/bin/python"
 CONFIG = Path("/etc/hetsched/hetsched.toml")
 HOOKS = Path("/usr/lib/hetsched/hooks")
 PLUGIN = "job_submit_hetsched.so"
-FAKE_NVML_STATE = Path("/run/fakenvml")
-FAKE_NVML_BUILD = Path("/var/tmp/fakenvml")
+# In the checkout's own build/, by the root's compiler, so that the next run need not compile again.
+BUILD = SOURCE / "build/testbed"
+FAKE_NVML_BUILD = BUILD / "fakenvml"
 
 SLURM_CONF = f"""\
 JobSubmitPlugins=hetsched
@@ -49,17 +50,24 @@ def installed() -> bool:
 
 def install(cluster: Cluster) -> None:
     """Build and install everything but start nothing."""
+    BUILD.mkdir(exist_ok=True)
+    # Runs that boot together take turns in build/.
+    with open(BUILD / "lock", "w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        install_product()
+        install_fake_nvml()
+    make_gpus(cluster)
+    write_config(cluster)
+
+
+def install_product() -> None:
+    """make install, and a look at what it left."""
     plugin_dir = slurm_plugin_dir()
     variables = ["DESTDIR=", "PREFIX=/usr", f"PYTHON={PYTHON}", f"SLURM_PLUGIN_DIR={plugin_dir}"]
-    # build/ is the checkout's own, so runs that boot together take turns in it.
-    with open(SOURCE / "build/.testbed-install.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        run_part(["make", "install", *variables], "make install")
+    run_part(["make", "install", *variables], "make install")
     for path in (*INSTALLED, plugin_dir / PLUGIN):
         if not path.exists():
             raise PartError(f"make install left no {path}; --without-hetsched boots without it")
-    install_fake_nvml(cluster)
-    write_config(cluster)
 
 
 def slurm_plugin_dir() -> Path:
@@ -67,18 +75,16 @@ def slurm_plugin_dir() -> Path:
     return next(Path("/usr/lib").glob("*/slurm-wlm/select_cons_tres.so")).parent
 
 
-def run_part(argv: list[str], what: str, **environment: str) -> None:
+def run_part(argv: list[str], what: str) -> None:
     """Run one build step in the source folder; PartError with its last words when it fails."""
-    done = subprocess.run(
-        argv, cwd=SOURCE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **environment}
-    )
+    done = subprocess.run(argv, cwd=SOURCE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
         tail = "\n".join(done.stdout.splitlines()[-20:])
         raise PartError(f"{what} failed with {done.returncode}; --without-hetsched boots without it\n{tail}")
 
 
-def install_fake_nvml(cluster: Cluster) -> None:
-    """Build the fake library where the loader finds it, and a state for every node."""
+def install_fake_nvml() -> None:
+    """Build the fake library and its tools and put them where the loader and the shell find them."""
     source = SOURCE / "tests/fakenvml"
     if not (source / "Makefile").exists():
         raise PartError("tests/fakenvml has no Makefile; --without-hetsched boots without it")
@@ -89,11 +95,15 @@ def install_fake_nvml(cluster: Cluster) -> None:
     for tool in ("fake-nvml-ctl", "fake-nvidia-smi", "fake-cuda-hold"):
         shutil.copy(FAKE_NVML_BUILD / tool, Path("/usr/local/bin") / tool)
     os.symlink("/usr/local/bin/fake-nvidia-smi", "/usr/local/bin/nvidia-smi")
-    FAKE_NVML_STATE.mkdir(mode=0o755, exist_ok=True)
+
+
+def make_gpus(cluster: Cluster) -> None:
+    """A fake NVML state for every node."""
     for node in cluster.nodes:
         gpus = f"{node.model}:{node.gpus}"
         mig = "on" if node.mig else "off"
-        run_part(["fake-nvml-ctl", "--node", node.name, "init", "--gpu", gpus, "--mig", mig], f"fake NVML of {node.name}")
+        argv = ["fake-nvml-ctl", "--node", node.name, "init", "--gpu", gpus, "--mig", mig]
+        run_part(argv, f"fake NVML of {node.name}")
 
 
 def write_config(cluster: Cluster) -> None:
@@ -119,11 +129,18 @@ def hetschedd() -> Daemon:
 
 def boot_nodes(cluster: Cluster) -> None:
     """What systemd does on a real node before slurmd: reconcile the instances with the reservations."""
-    steps = [(node.name, subprocess.Popen(["/usr/sbin/hetsched-node", "boot", "--node", node.name],
-                                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                          env={**os.environ, "SLURMD_NODENAME": node.name}))
-             for node in cluster.nodes]
-    for name, process in steps:
+    for name, process in [(node.name, start_boot(node.name)) for node in cluster.nodes]:
         said, _ = process.communicate()
         if process.returncode:
             raise PartError(f"hetsched-node boot --node {name} failed with {process.returncode}\n{said[-2000:]}")
+
+
+def start_boot(node: str) -> subprocess.Popen[str]:
+    """Start the reconcile of one node; the fake NVML takes the node from the environment."""
+    return subprocess.Popen(
+        ["/usr/sbin/hetsched-node", "boot", "--node", node],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "SLURMD_NODENAME": node},
+    )

@@ -63,7 +63,8 @@ def write_slurm_files(cluster: Cluster, hook_lines: str) -> None:
     for part in cluster.partitions:
         default = "YES" if part.default else "NO"
         lines.append(
-            f"PartitionName={part.name} Nodes={part.nodes} Default={default} MaxTime={part.max_time} State=UP {part.extra}"
+            f"PartitionName={part.name} Nodes={part.nodes} Default={default} "
+            f"MaxTime={part.max_time} State=UP {part.extra}"
         )
     lines += [cluster.slurm_conf, hook_lines]
     (ETC / "slurm.conf").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -112,10 +113,14 @@ def make_devices(node: Node) -> None:
 
 def add_users(cluster: Cluster) -> None:
     """Add the cluster's users to passwd and group, with home folders."""
-    with open("/etc/passwd", "a", encoding="utf-8") as passwd, open("/etc/group", "a", encoding="utf-8") as group:
-        for user in cluster.users:
-            passwd.write(f"{user.name}:x:{user.uid}:{user.uid}::/home/{user.name}:/bin/bash\n")
-            group.write(f"{user.name}:x:{user.uid}:\n")
+    entries = {
+        "/etc/passwd": "{name}:x:{uid}:{uid}::/home/{name}:/bin/bash\n",
+        "/etc/group": "{name}:x:{uid}:\n",
+        "/etc/shadow": "{name}:*:20000:0:99999:7:::\n",
+    }
+    for path, entry in entries.items():
+        with open(path, "a", encoding="utf-8") as file:
+            file.writelines(entry.format(name=user.name, uid=user.uid) for user in cluster.users)
     for user in cluster.users:
         make_dir(f"/home/{user.name}", user.name)
         # Where sbatch of a test lands when it changes to the user's home.

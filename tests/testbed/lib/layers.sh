@@ -60,7 +60,7 @@ build_layer() {
     ca_bundle >"$work/ca-bundle"
     dependencies >"$work/requirements"
     env WORK="$work" LOWER="$lower" SUITE=$SUITE MIRROR="$(debian_mirror)" TESTBED_DIR="$TESTBED_DIR" \
-        unshare --mount --pid --ipc --fork --kill-child=KILL \
+        setpriv --pdeathsig KILL -- unshare --mount --pid --ipc --fork --kill-child=KILL \
         bash "$TESTBED_DIR/lib/make_$kind.sh" 3>&2 >"$CACHE/build-$kind.log" 2>&1 8>&- || {
         say "the $kind layer failed; the end of $CACHE/build-$kind.log:"
         tail -n 20 "$CACHE/build-$kind.log" >&2

@@ -64,7 +64,7 @@ boot_cluster() {
 # Runs lib/enter.sh as the first process of new namespaces and passes its exit status on. The death
 # signals make a chain: this shell, unshare, the first process, and with it all others.
 start_namespaces() {
-    local child status=0
+    local child status=0 stopped=0
     env TESTBED_VERB="$1" TESTBED_CACHE="$CACHE" TESTBED_LAYERS="$VENV_LAYER:$PYSLURM_LAYER:$BASE_LAYER" \
         TESTBED_SOURCE="$SOURCE_DIR" TESTBED_CLUSTER="$CLUSTER_FILE" TESTBED_LOGS="$KEEP_LOGS" \
         TESTBED_HETSCHED="$WITH_HETSCHED" \
@@ -73,11 +73,13 @@ start_namespaces() {
         bash "$TESTBED_DIR/lib/enter.sh" "${COMMAND[@]}" <&0 5>&- 6>&- 7>&- &
     child=$!
     trap : INT
-    trap 'kill -KILL "$child" 2>/dev/null' TERM HUP
+    trap 'stopped=143; kill -KILL "$child" 2>/dev/null' TERM
+    trap 'stopped=129; kill -KILL "$child" 2>/dev/null' HUP
     while kill -0 "$child" 2>/dev/null; do
         status=0
         wait "$child" || status=$?
     done
     [ -z "$KEEP_LOGS" ] || chown -R root: "$KEEP_LOGS"
+    [ "$stopped" = 0 ] || status=$stopped
     exit "$status"
 }
