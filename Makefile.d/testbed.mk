@@ -2,13 +2,10 @@
 TESTBED := tests/testbed/testbed
 TESTBED_OPTIONS = $(if $(CLUSTER),--cluster $(CLUSTER)) $(if $(KEEP_LOGS),--keep-logs $(KEEP_LOGS))
 
-.PHONY: testbed shell test-cluster test-testbed
+.PHONY: testbed test-cluster test-testbed
 
 testbed: ## Build the root of the test cluster
 	$(TESTBED) build
-
-shell: ## A shell in a fresh test cluster
-	$(TESTBED) shell $(TESTBED_OPTIONS)
 
 test-cluster: testbed ## Tests on real Slurm daemons; T=tests/cluster/test_x.py for some of them
 	$(TESTBED) run $(TESTBED_OPTIONS) -- python -m pytest -q $(or $(T),tests/cluster)
