@@ -212,9 +212,10 @@ def _servable(
     rising = need > 0
     slope = np.where(rising, need, 0.0)
     top = levels.raise_level(state, groups, AffineDemand(np.zeros_like(need), slope), context)
-    part = min(top.value, 1.0)
-    room = 1 - _GIVE if top.value < 1 + _GIVE else 1.0
-    return need * part * room, part
+    if top.value >= 1 + _GIVE:
+        return need, 1.0
+    part = 1.0 if top.value >= 1 - 10 * _GIVE else top.value
+    return need * (min(top.value, 1.0) * (1 - _GIVE)), part
 
 
 def _interior(

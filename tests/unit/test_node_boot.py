@@ -197,7 +197,14 @@ def test_a_node_without_nvml_is_not_an_error(world: World) -> None:
     (world.folder / "nvml" / f"{NODE}.state").unlink()
     outcome = run(world)
     assert not outcome.reached
-    assert world.paths.mig_gpus.read_text() == ",,\n"
+    assert not world.paths.mig_gpus.exists()  # not known is not the same as none
+
+
+def test_an_nvml_that_fails_later_makes_no_gpu_ordinary(world: World) -> None:
+    run(world)
+    (world.folder / "nvml" / f"{NODE}.state").unlink()
+    run(world)
+    assert world.paths.mig_gpus.read_text() == ",0,1,\n"
 
 
 def test_a_gpu_off_the_bus_is_reported_as_unknown(world: World) -> None:
