@@ -146,3 +146,26 @@ def test_an_interrupted_build_is_not_taken_for_a_finished_one(tmp_path: Path) ->
     eventually(lambda: not processes(str(tmp_path)), "the build's processes are gone")
     assert not [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(tmp_path) in line]
     assert not list(tmp_path.glob("base-*"))
+
+
+def test_a_shell_gives_its_status_and_logs_are_kept(tmp_path: Path) -> None:
+    argv = [str(TESTBED), "shell", "--without-hetsched", "--keep-logs", str(tmp_path / "logs")]
+    done = subprocess.run(argv, input="sinfo -h -o %P -p debug\nexit 5\n", capture_output=True, text=True)
+    assert done.returncode == 5
+    assert "debug" in done.stdout
+    assert "slurmctld version" in (tmp_path / "logs/slurm/slurmctld.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run"], "no command"),
+        (["run", "sinfo"], "write: testbed run"),
+        (["run", "--cluster", "/nonesuch.toml", "--", "true"], "no cluster file"),
+        (["boot"], "usage:"),
+    ],
+)
+def test_a_wrong_command_line_says_what_to_write(arguments: list[str], words: str) -> None:
+    done = subprocess.run([str(TESTBED), *arguments], capture_output=True, text=True)
+    assert done.returncode in (1, 2)
+    assert words in done.stderr

@@ -116,12 +116,11 @@ def write_config(cluster: Cluster) -> None:
 
 
 def hetschedd() -> Daemon:
-    """The daemon, run as SlurmUser."""
+    """The daemon, run as SlurmUser and with the priority that its unit gives it."""
     return Daemon(
         "hetschedd",
-        ("/usr/sbin/hetschedd",),
+        ("nice", "-n", "-5", "setpriv", "--reuid=slurm", "--regid=slurm", "--clear-groups", "/usr/sbin/hetschedd"),
         Path("/var/log/testbed/hetschedd.out"),
-        user="slurm",
         ready=lambda: unix_open(hetsched_toml.SOCKET),
         env={"SLURM_CONF": "/etc/slurm/slurm.conf"},
     )

@@ -30,6 +30,7 @@ LogTimeFormat=iso8601_ms
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 MpiDefault=none
+MailProg=/bin/true
 ReturnToService=2
 KillWait=5
 MessageTimeout=30
