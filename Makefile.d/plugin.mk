@@ -25,7 +25,7 @@ PLUGIN_SOURCES := $(PLUGIN_C)/job_submit_hetsched.c $(PLUGIN_C)/request.c $(PLUG
 PLUGIN_HEADERS := $(PLUGIN_C)/wire.h $(PLUGIN_C)/settings.h $(PLUGIN_C)/request.h
 SLURM_HEADERS_DIR := build/slurm-headers
 
-.PHONY: plugin hook-program plugin-install plugin-test plugin-matrix plugin-fuzz plugin-fuzz-run plugin-check-programs plugin-folder
+.PHONY: plugin hook-program plugin-install plugin-test plugin-matrix plugin-fuzz plugin-fuzz-run plugin-check-programs plugin-folder plugin-tools
 
 plugin: ## Build the job_submit plugin and hetsched-hook
 	@test -e $(SLURM_INCLUDE)/slurm/slurm_version.h || \
@@ -44,6 +44,7 @@ plugin-install: plugin ## Install the plugin, hetsched-hook and the slurmctld ho
 	    install -m 0644 $(PLUGIN_C)/plugin.conf $(DESTDIR)$(SYSCONFDIR)/hetsched/plugin.conf
 
 $(HOOK_PB): proto/hetsched/v1/hook.proto
+	@command -v protoc-c > /dev/null || { echo "install protobuf-c-compiler and libprotobuf-c-dev" >&2; exit 1; }
 	@mkdir -p $(HOOK_PB_DIR)
 	protoc-c -I proto --c_out=$(HOOK_PB_DIR) $<
 
@@ -107,7 +108,10 @@ $(PLUGIN_CHECK)/libfuzz_reply $(PLUGIN_CHECK)/libfuzz_request: $(CHECK_DEPENDS)
 
 plugin-check-programs: $(CHECK_PROGRAMS)
 
-plugin-test: venv plugin-matrix ## Test the plugin without slurmctld: cases, valgrind, sanitizers, short fuzzing
+plugin-tools:
+	$(PLUGIN_TESTS)/install_tools.sh
+
+plugin-test: plugin-tools venv plugin-matrix ## Test the plugin without slurmctld: cases, valgrind, sanitizers, short fuzzing
 	$(PY) -m pytest -q $(PLUGIN_TESTS)
 
 plugin-fuzz: ## Fuzz the plugin for FUZZ_SECONDS each: replies of the daemon, requests of users

@@ -50,7 +50,8 @@ unpack_release() {
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
 work=$(mktemp -d "$out/.work.XXXXXX")
-trap 'rm -rf "$work"' EXIT INT TERM
+trap 'rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
 for release in bookworm trixie forky; do
     if [ ! -e "$out/$release/usr/include/slurm/slurm_version.h" ]; then
         echo "unpacking libslurm-dev of $release" >&2
