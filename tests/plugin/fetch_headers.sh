@@ -25,8 +25,8 @@ apt_of_release() {
     shift
     root=$work/$release
     apt-get -qq \
-        -o Dir::Etc::SourceList="$root/sources.list" -o Dir::Etc::SourceParts=/dev/null \
-        -o Dir::Etc::Preferences=/dev/null -o Dir::Etc::PreferencesParts=- \
+        -o Dir::Etc::SourceList="$root/sources.list" -o Dir::Etc::SourceParts="$root/none" \
+        -o Dir::Etc::Preferences=/dev/null -o Dir::Etc::PreferencesParts="$root/none" \
         -o Dir::State="$root/state" -o Dir::State::status="$root/status" -o Dir::Cache="$root/cache" \
         -o APT::Architecture="$architecture" -o APT::Architectures="$architecture" \
         -o Acquire::Languages=none -o Acquire::IndexTargets::deb::Contents-deb::DefaultEnabled=false \
@@ -37,7 +37,7 @@ apt_of_release() {
 unpack_release() {
     release=$1
     root=$work/$release
-    mkdir -p "$root/state/lists/partial" "$root/cache/archives/partial" "$root/deb"
+    mkdir -p "$root/none" "$root/state/lists/partial" "$root/cache/archives/partial" "$root/deb"
     : > "$root/status"
     echo "deb [signed-by=$keyring] $mirror $release main" > "$root/sources.list"
     apt_of_release "$release" update
