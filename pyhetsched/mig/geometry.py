@@ -54,6 +54,9 @@ class Geometry:
     shapes: tuple[Shape, ...]
 
 
+_MEDIA_BITS = {Media.NONE: 0, Media.SHARE: _ANY, Media.EXTRA: _EXTRA | _ANY, Media.ALL: _ALL}
+
+
 class Space:
     """All that can be said of a geometry; obtain it from :func:`space_of`, which keeps one per geometry.
 
@@ -75,6 +78,11 @@ class Space:
         self.kind_of: tuple[int, ...] = tuple(
             position[kinds[shape.compute, shape.size, shape.starts]] for shape in geometry.shapes
         )
+        self._adds: tuple[tuple[int, int, int], ...] = tuple(
+            (s.compute << _COMPUTE_SHIFT, (1 << s.size) - 1, _MEDIA_BITS[s.media] << _MEDIA_SHIFT)
+            for s in geometry.shapes
+        )
+        self._best: dict[tuple[int, int], int | None] = {}
         self._starts: dict[tuple[int, int], tuple[int, ...]] = {}
         self._multisets: dict[int, frozenset[Counts]] = {}
         self._most: dict[int, Counts] = {}
@@ -99,10 +107,8 @@ class Space:
 
     def put(self, state: int, shape: int, start: int) -> int:
         """The state after creating ``shape`` at ``start``, which must be legal there."""
-        form = self.geometry.shapes[shape]
-        media = _media_after(state >> _MEDIA_SHIFT, form.media)
-        low = state & ((1 << _MEDIA_SHIFT) - 1)
-        return (media << _MEDIA_SHIFT) | (low + (form.compute << _COMPUTE_SHIFT) + (((1 << form.size) - 1) << start))
+        added, run, media = self._adds[shape]
+        return (state + added + (run << start)) | media
 
     def multisets(self, state: int) -> frozenset[Counts]:
         """Every multiset of kinds (the empty one too) that can still be created without moving anything."""
@@ -130,10 +136,13 @@ class Space:
 
     def best_start(self, state: int, shape: int) -> int | None:
         """The legal start that keeps most open, the highest among equals; None if there is none."""
-        starts = self.starts(state, shape)
-        if not starts:
-            return None
-        return max(starts, key=lambda start: (self.openness(self.put(state, shape, start)), start))
+        key = (state, shape)
+        if key not in self._best:
+            starts = self.starts(state, shape)
+            self._best[key] = max(
+                starts, key=lambda start: (self.openness(self.put(state, shape, start)), start), default=None
+            )
+        return self._best[key]
 
     def best_starts(self, state: int, shapes: Sequence[int]) -> tuple[int, ...] | None:
         """Starts for all ``shapes`` at once (same order) that keep most open; None if they do not all fit."""
@@ -195,7 +204,3 @@ def _media_allows(present: int, wanted: Media) -> bool:
     if wanted is Media.EXTRA:
         return not present & _EXTRA
     return wanted is not Media.ALL or not present & _ANY
-
-
-def _media_after(present: int, added: Media) -> int:
-    return present | {Media.NONE: 0, Media.SHARE: _ANY, Media.EXTRA: _EXTRA | _ANY, Media.ALL: _ALL}[added]

@@ -233,6 +233,7 @@ def _shapes(model: GpuModel, profiles: Iterable[str] | None) -> tuple[Space, tup
     return space, tuple(shape_index(model, model.profile(name)) for name in profiles)
 
 
+@functools.lru_cache(maxsize=65536)
 def _state(layout: Layout) -> int | None:
     space, state = space_of_model(layout.model), 0
     for placement in layout.placements:

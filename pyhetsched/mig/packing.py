@@ -109,14 +109,13 @@ class _Shelf:
 
 
 def _fullest_first(space: Space, states: Sequence[int], wanted: Counts) -> Packing:
-    prices = _prices(space)
     left = wanted
     added: list[Counts] = [(0,) * len(wanted)] * len(states)
     used = sorted((i for i, s in enumerate(states) if s), key=lambda i: sum(space.most(states[i])))
     for gpu in used + [i for i, s in enumerate(states) if not s]:
         if not any(left):
             break
-        counts = _fullest(space, states[gpu], left, prices)
+        counts = _fullest(space, states[gpu], left)
         added[gpu] = counts
         left = tuple(n - m for n, m in zip(left, counts, strict=True))
     return Packing(tuple(added), left)
@@ -129,14 +128,16 @@ def _prices(space: Space) -> tuple[int, ...]:
     return tuple(100 * s.size * compute + 100 * s.compute * memory + 10 * s.size * s.compute for s in shapes)
 
 
-def _fullest(space: Space, state: int, left: Counts, prices: tuple[int, ...]) -> Counts:
+def _fullest(space: Space, state: int, left: Counts) -> Counts:
     """The multiset, of what is ``left``, that is worth most."""
-    best, best_worth = (0,) * len(left), 0
-    for counts in space.multisets(state):
-        worth = sum(n * p for n, p in zip(counts, prices, strict=True))
-        if worth > best_worth and all(n <= m for n, m in zip(counts, left, strict=True)):
-            best, best_worth = counts, worth
-    return best
+    return next(counts for counts in _by_worth(space, state) if _within(counts, left))
+
+
+@functools.lru_cache(maxsize=4096)
+def _by_worth(space: Space, state: int) -> tuple[Counts, ...]:
+    """The multisets that fit, those worth most first (the empty one last)."""
+    prices = _prices(space)
+    return tuple(sorted(space.multisets(state), key=lambda c: (-sum(n * p for n, p in zip(c, prices, strict=True)), c)))
 
 
 def pack_exactly(space: Space, states: Sequence[int], wanted: Counts, time_limit_s: float = 60.0) -> Packing:
