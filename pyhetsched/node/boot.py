@@ -57,8 +57,8 @@ def run(node: str, hook: Hook, booted: bool, destroy_foreign: bool = False) -> O
         with hook.open_driver() as driver:
             return _reconcile(node, hook, driver, booted, destroy_foreign)
     except MigError as error:
+        # What was known of the GPUs stays; where nothing is known, each prolog looks for itself.
         log.warning("node %s: no NVML: %s", node, error)
-        inventory.write_mig_gpus(hook.paths, {})
         return Outcome(False, 0, 0, (f"NVML cannot be used here: {error}",))
 
 

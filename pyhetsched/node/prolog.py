@@ -51,11 +51,9 @@ def _concerned(job: HookJob, hook: Hook) -> bool:
     if in_mig_mode is None:
         try:
             with hook.open_driver() as driver:
-                modes = {index: driver.mig_mode(index) for index in driver.indexes}
+                inventory.write_mig_gpus(hook.paths, {i: driver.mig_mode(i) for i in driver.indexes})
         except MigError as error:
             log.info("job %d: no NVML here, so no GPU in MIG mode: %s", job.job_id, error)
-            modes = {}
-        inventory.write_mig_gpus(hook.paths, modes)
         in_mig_mode = inventory.read_mig_gpus(hook.paths) or frozenset()
     return not in_mig_mode.isdisjoint(job.gpus)
 
