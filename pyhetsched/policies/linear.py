@@ -125,7 +125,7 @@ def solve(
     ``method`` "ipm" is HiGHS's interior point without crossover, which leaves no basis.
     """
     highs = _silent_highs()
-    highs.setOptionValue("threads", 1)
+    highs.setOptionValue("parallel", "off")
     highs.setOptionValue("solver", method)
     highs.setOptionValue("run_crossover", "off" if method == "ipm" else "on")
     highs.setOptionValue("mip_rel_gap", mip_gap)

@@ -266,17 +266,21 @@ def match_gangs(value: Floats, gang: Floats, counts: Floats) -> Ints:
 def _answer(state: ClusterState, work: _Work, column: Ints, rank: Floats, solver: str) -> Allocation:
     queue = np.argsort(rank, kind="stable")
     shares = np.zeros((state.n_jobs, state.n_types))
-    left = work.counts.copy()
-    finish_s = np.zeros(state.n_types)
-    total = 0.0
-    area, run = work.area_s, work.run_s
-    for m in queue.tolist():
-        j = int(column[m])
-        if work.gang[m] <= left[j]:
-            left[j] -= work.gang[m]
+    left = work.counts.tolist()
+    room = sum(left)
+    for m, j, size in zip(queue.tolist(), column[queue].tolist(), work.gang[queue].tolist(), strict=True):
+        if room <= 0:
+            break
+        if size <= left[j]:
+            left[j] -= size
+            room -= size
             shares[work.rows[m], j] = 1.0
-        total += work.weight[m] * (finish_s[j] + (area[m, j] + run[m, j]) / 2.0)
-        finish_s[j] += area[m, j]
+    area, run = work.area_s, work.run_s
+    total = 0.0
+    for j in range(state.n_types):
+        line = queue[column[queue] == j]
+        ends = np.cumsum(area[line, j]) - area[line, j] / 2.0 + run[line, j] / 2.0
+        total += float(work.weight[line] @ ends)
     wanted = np.full(state.n_jobs, NO_TYPE, dtype=np.int64)
     wanted[work.rows] = column
     return Allocation(

@@ -23,6 +23,7 @@ from pyhetsched.policies.registry import Context, empty, policy
 
 _GIVE = 1e-7
 _IMPOSSIBLE = 1 - 1e-9
+_NO_POWER = "power of some GPU type is not known: every GPU counts 1 W"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,12 @@ def min_cost(state: ClusterState, options: CostOptions, context: Context) -> All
     return _most(state, _per_dollar(state, options), np.zeros(state.n_jobs), context)
 
 
+@min_cost.rung(HIGHS)
+def min_cost_highs(state: ClusterState, options: CostOptions, context: Context) -> Allocation:
+    """Solve the same linear program by simplex."""
+    return _most(state, _per_dollar(state, options), np.zeros(state.n_jobs), context, simplex=True)
+
+
 @policy(
     "min-cost-slo",
     summary="most work per dollar among the allocations that meet the deadlines",
@@ -132,18 +139,33 @@ def min_cost(state: ClusterState, options: CostOptions, context: Context) -> All
 )
 def min_cost_slo(state: ClusterState, options: CostOptions, context: Context) -> Allocation:
     """As ``min-cost``, with thr(m, X) >= R_m / deadline_m; what no allocation can meet is left out."""
+    return _within_deadlines(state, options, context, simplex=False)
+
+
+@min_cost_slo.rung(HIGHS)
+def min_cost_slo_highs(state: ClusterState, options: CostOptions, context: Context) -> Allocation:
+    """Solve the same linear program by simplex."""
+    return _within_deadlines(state, options, context, simplex=True)
+
+
+def _within_deadlines(
+    state: ClusterState, options: CostOptions, context: Context, simplex: bool
+) -> Allocation:
     dated = np.isfinite(state.deadline_s)
     left_s = np.where(dated, np.maximum(state.deadline_s, 0.0), 1.0)
     floor = np.where(dated & (left_s > 0), state.remaining / np.where(left_s > 0, left_s, 1.0), 0.0)
     best = np.where(state.usable, state.throughput, 0.0).max(axis=1, initial=0.0)
     late = dated & ((floor > best * _IMPOSSIBLE) | (left_s <= 0))
-    answer = _most(state, _per_dollar(state, options), np.where(late, 0.0, floor), context)
-    if not late.any():
+    worth = _per_dollar(state, options)
+    answer = _most(state, worth, np.where(late, 0.0, floor), context, simplex)
+    return _noted(answer, f"{int(late.sum())} deadlines can no longer be met and were dropped", late.any())
+
+
+def _noted(answer: Allocation, note: str, applies: object) -> Allocation:
+    if not applies:
         return answer
-    note = f"{int(late.sum())} deadlines can no longer be met and were dropped"
-    return replace(
-        answer, diagnostics=replace(answer.diagnostics, notes=(*answer.diagnostics.notes, note))
-    )
+    notes = (*answer.diagnostics.notes, note)
+    return replace(answer, diagnostics=replace(answer.diagnostics, notes=notes))
 
 
 @policy(
@@ -157,21 +179,29 @@ def energy_floor(state: ClusterState, options: EnergyOptions, context: Context) 
 
     The objective is that power in watts. Without power figures every GPU counts 1 W.
     """
-    watts = np.array([t.busy_w - t.idle_w for t in state.types])
-    unknown = bool((watts <= 0).any())
-    watts = np.ones_like(watts) if unknown else watts
+    watts, known = _watts(state)
     floor = options.floor * _isolated_rate(state)
     if options.packed and state.pairs is not None:
         answer = _least_power_packed(state, watts, floor, context)
     else:
-        worth = -watts[None, :] * state.gang.astype(np.float64)[:, None]
-        answer = _most(state, worth, floor, context)
-    notes = answer.diagnostics.notes
-    if unknown:
-        notes = (*notes, "power of some GPU type is not known: every GPU counts 1 W")
-    return replace(
-        answer, objective=-answer.objective, diagnostics=replace(answer.diagnostics, notes=notes)
-    )
+        answer = _most(state, -watts * state.gang.astype(np.float64)[:, None], floor, context)
+    return _noted(replace(answer, objective=-answer.objective), _NO_POWER, not known)
+
+
+@energy_floor.rung(HIGHS)
+def energy_floor_highs(state: ClusterState, options: EnergyOptions, context: Context) -> Allocation:
+    """Solve the same linear program by simplex, without pairs."""
+    watts, known = _watts(state)
+    worth = -watts * state.gang.astype(np.float64)[:, None]
+    answer = _most(state, worth, options.floor * _isolated_rate(state), context, simplex=True)
+    return _noted(replace(answer, objective=-answer.objective), _NO_POWER, not known)
+
+
+def _watts(state: ClusterState) -> tuple[Floats, bool]:
+    """Return [J] watts that one busy GPU adds, and whether they are known for every type."""
+    watts = np.array([t.busy_w - t.idle_w for t in state.types])
+    known = bool((watts > 0).all())
+    return (watts if known else np.ones_like(watts)), known
 
 
 def _isolated_rate(state: ClusterState) -> Floats:
@@ -197,7 +227,7 @@ def _most(
     need = floor[at]
     notes: tuple[str, ...] = ()
     if need.any():
-        need, part = _servable(state, groups, need, context)
+        need, part = _servable(state, groups, need, context, simplex)
         if part < 1:
             notes = (f"all floors were lowered to {part:.4g} of what was asked",)
     answer = (_simplex if simplex else _interior)(state, groups, worth[at], need, context)
@@ -206,12 +236,13 @@ def _most(
 
 
 def _servable(
-    state: ClusterState, groups: Groups, need: Floats, context: Context
+    state: ClusterState, groups: Groups, need: Floats, context: Context, simplex: bool
 ) -> tuple[Floats, float]:
     """Return the floors, lowered by the largest common factor that can be served, and that factor."""
     rising = need > 0
     slope = np.where(rising, need, 0.0)
-    top = levels.raise_level(state, groups, AffineDemand(np.zeros_like(need), slope), context)
+    raise_level = levels.raise_level_highs if simplex else levels.raise_level
+    top = raise_level(state, groups, AffineDemand(np.zeros_like(need), slope), context)
     if top.value >= 1 + _GIVE:
         return need, 1.0
     part = 1.0 if top.value >= 1 - 10 * _GIVE else top.value

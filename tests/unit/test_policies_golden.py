@@ -150,7 +150,7 @@ def test_allox_plans_all_devices_if_told_to() -> None:
     rows = [
         Job(0, 1, (1.0, 0.1), 50.0, running_on=0),
         Job(1, 1, (1.0, 0.01), 100.0),
-        Job(2, 1, (1.0, 0.5), 100.0),
+        Job(2, 1, (1.0, 0.6), 100.0),
     ]
     state = ClusterState.from_jobs([GpuType("fast", 1), GpuType("slow", 1)], rows)
     patient = allocate("allox", state, {"devices": "all"})

@@ -12,7 +12,7 @@ from pyhetsched.policies.contract import changed
 from pyhetsched.policies.reference import isolated_shares
 
 SETTINGS = settings(
-    max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 OURS = [name for name in names() if name != "min-jct"]
 COLUMNS = (
