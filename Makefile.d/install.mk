@@ -33,6 +33,6 @@ install: plugin-install ## Install everything under DESTDIR
 define wrapper
 install -d $(dir $(DESTDIR)$(1))
 printf '%s\n' '#!$(PYTHON) -I' 'import sys' 'sys.path.insert(0, "$(INSTALL_PYTHON)")' 'from $(2) import main' \
-    'sys.exit(main())' > $(DESTDIR)$(1)
+    'if __name__ == "__main__":' '    sys.exit(main())' > $(DESTDIR)$(1)
 chmod 0755 $(DESTDIR)$(1)
 endef

@@ -104,6 +104,18 @@ class AllocationConfig(_Section):
     interactive_wait_s: float = Field(default=15.0, ge=0)
 
 
+class SteeringConfig(_Section):
+    """Keeping pending slice jobs away from GPUs where they would be admitted and have no start.
+
+    ``pick`` is how Slurm picks a GPU for shards: ``least-loaded`` with LL_SHARED_GRES, else ``first-fit``.
+    """
+
+    enabled: bool = True
+    pick: Literal["first-fit", "least-loaded"] = "first-fit"
+    least_s: Seconds = 0.25
+    most_s: Seconds = 5.0
+
+
 class SubmitConfig(_Section):
     """Options of the rules of submit; what each means is said in docs/users.md."""
 
@@ -137,6 +149,7 @@ class Config(_Section):
     gpus: dict[str, GpuTypeConfig] = Field(default_factory=dict)
     store: StoreConfig = StoreConfig()
     allocation: AllocationConfig = AllocationConfig()
+    steering: SteeringConfig = SteeringConfig()
     submit: SubmitConfig = SubmitConfig()
     node: NodeConfig = NodeConfig()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import logging
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyhetsched.clock import Clock
@@ -99,6 +100,10 @@ class Allocator:
         except HetschedError as error:
             log.warning("job %d: %s", job.job_id, error)
         return ask
+
+    def learn_pending(self, asks: Mapping[int, tuple[str, JobAsk]]) -> None:
+        """Remember what waiting jobs may have, so that a change by their owner can be judged."""
+        self._asks.update(asks)
 
     def ask_of(self, job_id: int) -> JobAsk | None:
         """Return the ask of a job that was allocated since the daemon started."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from pyhetsched.clock import Clock
 from pyhetsched.errors import NotNowError
@@ -28,6 +28,7 @@ class Book:
         self._open = {item.id: item for item in store.open()}
         self._foreign: dict[tuple[str, int], tuple[MigInstance, ...]] = {}
         self.changed = threading.Condition(self._lock)
+        self.listeners: list[Callable[[], None]] = []
 
     def open(self) -> list[Reservation]:
         """Return all open reservations."""
@@ -116,6 +117,8 @@ class Book:
             else:
                 self._open.pop(item.id, None)
         self.changed.notify_all()
+        for listener in self.listeners:
+            listener()
 
     def _no_place(self, node: str, need: GpuNeed) -> str:
         names = ", ".join(str(profile) for profile in need.profiles)

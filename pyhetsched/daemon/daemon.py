@@ -28,6 +28,7 @@ from pyhetsched.daemon.modes import Modes
 from pyhetsched.daemon.node_service import NodeService
 from pyhetsched.daemon.reconciler import Reconciler
 from pyhetsched.daemon.services import ControlService, MigService, PlacementService, SubmitService
+from pyhetsched.daemon.steerer import Steerer
 from pyhetsched.daemon.submitter import Submitter
 from pyhetsched.daemon.tracker import Tracker
 from pyhetsched.daemon.watcher import Watcher
@@ -63,7 +64,8 @@ class Daemon:
         )
         self._tracker = Tracker(self._allocator, self._book, self._giveback, decisions, journal)
         self._modes = Modes(ModeStore(self._database), config.mode)
-        self._submitter = Submitter(self._watcher, self._modes, journal, config, clock)
+        self._steerer = Steerer(self._watcher, self._book, self._allocator, self._giveback, config)
+        self._submitter = Submitter(self._watcher, self._steerer, self._modes, journal, config, clock)
         self._authenticator = Authenticator(credentials, config)
         self._housekeeping = Housekeeping(
             gateway, self._allocator, self._book, self._giveback, decisions, reservations, config, clock
@@ -103,7 +105,9 @@ class Daemon:
                 raise ConfigError(f"cannot listen on {address}: {error}") from error
         self._recorder.start()
         self._tracker.start()
-        for name, run in (("watcher", self._watcher.run), ("housekeeping", self._housekeeping.run)):
+        for name, run in (
+            ("watcher", self._watcher.run), ("housekeeping", self._housekeeping.run), ("steerer", self._steerer.run)
+        ):  # fmt: skip
             threading.Thread(target=run, name=name, daemon=True).start()
         self._server.start()
         # Everybody may knock: who may see what is decided by the credential of each call.
@@ -123,6 +127,7 @@ class Daemon:
         self.config = config
         self._watcher.config = config
         self._submitter.config = config
+        self._steerer.config = config
         self._housekeeping.config = config
         self._modes.config = config.mode
         self._allocator.config = config.allocation
@@ -134,6 +139,7 @@ class Daemon:
         self._hook_server.stop()
         self._server.stop(_STOP_S).wait(_STOP_S)
         self._watcher.stop()
+        self._steerer.stop()
         self._housekeeping.stop()
         self._recorder.stop(_STOP_S)
         self._database.close()

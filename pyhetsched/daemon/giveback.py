@@ -14,6 +14,7 @@ from collections.abc import Collection
 from pyhetsched.clock import Clock
 from pyhetsched.config import AllocationConfig
 from pyhetsched.errors import SlurmError, StoreError
+from pyhetsched.slurm.admin_comment import owners_exclusions
 from pyhetsched.slurm.allocation import AllocatedJob
 from pyhetsched.slurm.gateway import Gateway
 from pyhetsched.slurm.hosts import expand, fold
@@ -60,6 +61,12 @@ class GiveBack:
         known = self._known.get(job_id)
         return known.times if known else 0
 
+    def bounced(self) -> dict[int, tuple[str, ...]]:
+        """Return the nodes from which jobs are kept for now, by job."""
+        now_s = self._clock.now_s()
+        current = [item for item in list(self._known.values()) if item.ours and item.until_s > now_s]
+        return {item.job_id: expand(item.ours) for item in current}
+
     def ran(self, job_id: int) -> None:
         """Forget a job that runs or has ended."""
         with self._lock:
@@ -86,7 +93,7 @@ class GiveBack:
 
     def _plan(self, job: AllocatedJob, node: str, elsewhere: Collection[str]) -> Exclusion:
         known = self._known.get(job.job_id)
-        owners = known.owners if known else job.excluded_nodes
+        owners = owners_exclusions(job.admin_comment)
         ours = {node, *expand(known.ours if known else "")}
         if not set(elsewhere) - ours - set(expand(owners)):
             ours = set()

@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -26,6 +27,7 @@ log = logging.getLogger(__name__)
 
 MAX_FRAME = 65536
 _READ_S = 5.0
+_SLOW_S = 0.03
 _ACTIONS = {
     Action.PROCEED: pb.AllocateReply.PROCEED,
     Action.GAVE_BACK: pb.AllocateReply.GAVE_BACK,
@@ -137,13 +139,21 @@ class HookServer:
                 if uid not in self._allowed:
                     log.warning("hook socket: uid %d is not allowed to ask", uid)
                     return
-                reply = self._hooks.answer(pb.HookRequest.FromString(_read_frame(connection)))
-                body = reply.SerializeToString()
+                request = pb.HookRequest.FromString(_read_frame(connection))
+                started_s = time.monotonic()
+                body = self._hooks.answer(request).SerializeToString()
                 connection.sendall(struct.pack(">I", len(body)) + body)
+                self._watch_time(request.WhichOneof("what"), time.monotonic() - started_s)
             except (DecodeError, ValueError) as error:
                 log.warning("hook socket: malformed request: %s", error)
             except OSError as error:
                 log.info("hook socket: the hook went away: %s", error)
+
+    def _watch_time(self, what: str | None, took_s: float) -> None:
+        """slurmctld waits while a submit or a change is answered; a slow answer is worth a line in the log."""
+        if what in ("submit", "modify") and took_s > _SLOW_S:
+            log.warning("answering %s took %.0f ms (%.0f ms of it on the processor)", what, took_s * 1e3,
+                        time.thread_time() * 1e3)  # fmt: skip
 
 
 def _read_frame(connection: socket.socket) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import sys
 import threading
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from pyhetsched.mig.profiles import catalogue
 log = logging.getLogger("hetschedd")
 
 _TICK_S = 1.0
+_SWITCH_S = 0.0005
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -69,6 +71,8 @@ def _run(config: Config, path: Path) -> None:
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     signal.signal(signal.SIGINT, lambda *_: stop.set())
     signal.signal(signal.SIGHUP, lambda *_: hup.set())
+    # With the usual 5 ms, a submit could wait for that long behind each thread that serves a prolog.
+    sys.setswitchinterval(_SWITCH_S)
     gateway = SlurmGateway(config.slurm.conf, config.slurm.command_timeout_s)
     daemon = Daemon(config, gateway, Munge(), RealClock())
     notifier = Notifier()
@@ -86,6 +90,7 @@ def _run(config: Config, path: Path) -> None:
             notifier.ready(f"serving on {config.daemon.socket}")
     notifier.stopping()
     daemon.stop()
+    gateway.close()
 
 
 def _reload(daemon: object, path: Path) -> None:

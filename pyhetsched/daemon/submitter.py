@@ -9,6 +9,8 @@ from pyhetsched.clock import Clock
 from pyhetsched.config import Config
 from pyhetsched.daemon.journal import Journal, new_id, user_name
 from pyhetsched.daemon.modes import Modes
+from pyhetsched.daemon.steerer import Steerer
+from pyhetsched.daemon.steering_plan import with_nodes
 from pyhetsched.daemon.watcher import Watcher
 from pyhetsched.model import Decision, JobAsk, JobField, Mode, SubmitOutcome, SubmitRequest, Verdict
 from pyhetsched.slurm.admin_comment import encode
@@ -20,8 +22,11 @@ log = logging.getLogger(__name__)
 class Submitter:
     """Decides on requests and records the decisions; never waits for Slurm or the database."""
 
-    def __init__(self, watcher: Watcher, modes: Modes, journal: Journal, config: Config, clock: Clock) -> None:
+    def __init__(
+        self, watcher: Watcher, steerer: Steerer, modes: Modes, journal: Journal, config: Config, clock: Clock
+    ) -> None:
         self._watcher = watcher
+        self._steerer = steerer
         self._modes = modes
         self._journal = journal
         self._clock = clock
@@ -41,7 +46,7 @@ class Submitter:
             self._journal.recorder.record(decision)
         if mode is Mode.SHADOW:
             outcome = SubmitOutcome(Verdict.UNCHANGED, outcome.ask)
-        return self._with_comment(outcome, decision.id), decision.id
+        return self._with_comment(request, outcome, decision.id), decision.id
 
     def would_run(self, request: SubmitRequest) -> tuple[SubmitOutcome, Decision]:
         """Return what would be done with ``request``; nothing is recorded or counted."""
@@ -69,10 +74,16 @@ class Submitter:
             return request.partition
         return next((p.name for p in self._watcher.view.partitions if p.is_default), "")
 
-    def _with_comment(self, outcome: SubmitOutcome, decision_id: str) -> SubmitOutcome:
+    def _with_comment(self, request: SubmitRequest, outcome: SubmitOutcome, decision_id: str) -> SubmitOutcome:
         if outcome.verdict is Verdict.REFUSED:
             return outcome
-        changes = {**outcome.changes, JobField.ADMIN_COMMENT: encode(decision_id, outcome.ask)}
+        owners = outcome.changes.get(JobField.EXCLUDED_NODES, request.excluded_nodes)
+        changes = {**outcome.changes, JobField.ADMIN_COMMENT: encode(decision_id, outcome.ask, owners)}
+        if outcome.ask.kind == "slices" and outcome.ask.shards:
+            holes = self._steerer.holes(outcome.ask)
+            if holes:
+                changes[JobField.EXCLUDED_NODES] = with_nodes(owners, holes)
+            self._steerer.poke()
         return replace(outcome, verdict=Verdict.REWRITTEN, changes=changes)
 
     def _decision(self, request: SubmitRequest, outcome: SubmitOutcome, mode: Mode, user: str) -> Decision:

@@ -17,8 +17,12 @@ PREFIX = "hetsched:"
 _KINDS = ("plain", "whole", "slices")
 
 
-def encode(decision_id: str, ask: JobAsk) -> str:
-    """Return the AdminComment of a job that came of ``decision_id`` and may have ``ask``."""
+def encode(decision_id: str, ask: JobAsk, owners_exclusions: str = "") -> str:
+    """Return the AdminComment of a job that came of ``decision_id`` and may have ``ask``.
+
+    ``owners_exclusions`` is what the owner gave as ``--exclude``: hetsched adds nodes to that list while the job
+    waits, and must know what to leave when it takes them off again.
+    """
     value: dict[str, Any] = {"d": decision_id, "k": ask.kind}
     if ask.slices:
         value["s"] = [[item.profile, item.count] for item in ask.slices]
@@ -34,6 +38,8 @@ def encode(decision_id: str, ask: JobAsk) -> str:
         value["w"] = ask.shards
     if ask.flex:
         value["f"] = 1
+    if owners_exclusions:
+        value["x"] = owners_exclusions
     return PREFIX + json.dumps(value, separators=(",", ":"))
 
 
@@ -42,14 +48,27 @@ def decode(text: str) -> tuple[str, JobAsk] | None:
 
     Text around ours (a site's own AdminComment) is passed over; a damaged one reads as none.
     """
+    try:
+        value = _object(text)
+        return None if value is None else _ask(value)
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def owners_exclusions(text: str) -> str:
+    """Return what the owner excluded at submit, "" where that is not known."""
+    try:
+        return str((_object(text) or {}).get("x", ""))
+    except ValueError:
+        return ""
+
+
+def _object(text: str) -> dict[str, Any] | None:
     start = text.find(PREFIX + "{")
     if start < 0:
         return None
-    try:
-        value, _ = json.JSONDecoder().raw_decode(text, start + len(PREFIX))
-        return _ask(value)
-    except (ValueError, TypeError, KeyError):
-        return None
+    value, _ = json.JSONDecoder().raw_decode(text, start + len(PREFIX))
+    return dict(value)
 
 
 def _ask(value: dict[str, Any]) -> tuple[str, JobAsk]:

@@ -7,17 +7,17 @@ call on Slurm 26.05, and updates that clear a field, which pyslurm does not pass
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from pyhetsched.errors import DataError, SlurmError
-from pyhetsched.slurm.allocation import AllocatedJob, parse_show_job
-from pyhetsched.slurm.hosts import expand
-from pyhetsched.slurm.snapshot import RawNode, RawPartition
+from pyhetsched.errors import SlurmError
+from pyhetsched.slurm.admin_comment import PREFIX
+from pyhetsched.slurm.allocation import AllocatedJob
+from pyhetsched.slurm.commands import Commands
+from pyhetsched.slurm.hosts import expand, fold
+from pyhetsched.slurm.snapshot import PendingJob, RawNode, RawPartition
 
 _CONF_PLACES = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")
 
@@ -41,6 +41,14 @@ class Gateway(Protocol):
         """Return the job that ``job`` names (``12``, ``12_3``, ``12+1``), all its elements if it has some."""
         ...
 
+    def pending(self) -> list[PendingJob]:
+        """Return the jobs that wait and that hetsched knows by their AdminComment."""
+        ...
+
+    def exclude(self, job_id: int, nodes: Collection[str]) -> None:
+        """Set the excluded nodes of a pending job."""
+        ...
+
     def requeue(self, job_id: int) -> None:
         """Put a batch job back into the queue."""
         ...
@@ -55,10 +63,13 @@ class Gateway(Protocol):
 
 
 class SlurmGateway:
-    """The real Slurm. Raises `SlurmError` when no slurm.conf or no pyslurm can be found."""
+    """The real Slurm, its commands run by so many ``workers`` (0: by the caller).
 
-    def __init__(self, conf: str = "", command_timeout_s: float = 10.0) -> None:
-        self._timeout_s = command_timeout_s
+    Raises `SlurmError` when no slurm.conf or no pyslurm can be found.
+    """
+
+    def __init__(self, conf: str = "", command_timeout_s: float = 10.0, workers: int = 2) -> None:
+        self._commands = Commands(command_timeout_s, workers)
         path = conf or os.environ.get("SLURM_CONF") or next((p for p in _CONF_PLACES if Path(p).exists()), "")
         if not path or not Path(path).exists():
             places = ", ".join(_CONF_PLACES)
@@ -104,16 +115,33 @@ class SlurmGateway:
 
         The list is empty where Slurm knows the job no more.
         """
-        done = self._command("scontrol", "show", "job", *([job] if job else []), "-d", "--json")
-        try:
-            found = parse_show_job(json.loads(done.stdout))
-        except (json.JSONDecodeError, DataError) as error:
-            if done.returncode:
-                return self._no_jobs(done.stderr)
-            raise SlurmError("scontrol show job", str(error)) from error
-        if not found and done.returncode:
-            return self._no_jobs(done.stderr)
-        return found
+        return self._commands.show_jobs(job)
+
+    def pending(self) -> list[PendingJob]:
+        """Return the jobs that wait and that hetsched knows by their AdminComment."""
+        loaded = self._call("Jobs.load", self._pyslurm.Jobs.load)
+        return [
+            PendingJob(
+                job_id=int(job.id),
+                admin_comment=job.admin_comment or "",
+                priority=int(job.priority or 0),
+                partitions=tuple((job.partition or "").split(",")),
+                reason=str(job.state_reason or ""),
+                excluded_nodes=_hostlist(job.excluded_nodes),
+                required_nodes=_hostlist(job.required_nodes),
+                array=bool(job.array_tasks_waiting),
+            )
+            for job in loaded.values()
+            if job.state == "PENDING" and PREFIX in (job.admin_comment or "")
+        ]
+
+    def exclude(self, job_id: int, nodes: Collection[str]) -> None:
+        """Set the excluded nodes of a pending job."""
+        if not nodes:
+            self.update(job_id, {"ExcNodeList": ""})
+            return
+        description = self._pyslurm.JobSubmitDescription(excluded_nodes=fold(nodes))
+        self._call("Job.modify", self._pyslurm.Job(job_id).modify, description)
 
     def requeue(self, job_id: int) -> None:
         """Put a batch job back into the queue."""
@@ -125,15 +153,7 @@ class SlurmGateway:
 
     def update(self, job_id: int, fields: Mapping[str, str]) -> None:
         """Set fields of a job by scontrol's names; an empty value clears."""
-        words = [f"{key}={value}" for key, value in fields.items()]
-        done = self._command("scontrol", "update", f"JobId={job_id}", *words)
-        if done.returncode:
-            raise SlurmError("scontrol update", (done.stderr or done.stdout).strip())
-
-    def _no_jobs(self, text: str) -> list[AllocatedJob]:
-        if "Invalid job id" in text:
-            return []
-        raise SlurmError("scontrol show job", text.strip() or "failed without a word")
+        self._commands.update(job_id, dict(fields))
 
     def _call(self, name: str, function: Any, *arguments: Any) -> Any:
         try:
@@ -141,14 +161,14 @@ class SlurmGateway:
         except self._pyslurm.RPCError as error:
             raise SlurmError(name, str(error), int(getattr(error, "errno", 0) or 0)) from error
 
-    def _command(self, *words: str) -> subprocess.CompletedProcess[str]:
-        try:
-            return subprocess.run(words, capture_output=True, text=True, timeout=self._timeout_s, check=False,
-                                  stdin=subprocess.DEVNULL)  # fmt: skip
-        except subprocess.TimeoutExpired as error:
-            raise SlurmError(" ".join(words[:3]), f"no answer within {self._timeout_s:g} s") from error
-        except OSError as error:
-            raise SlurmError(words[0], f"cannot be run: {error.strerror}") from error
+    def close(self) -> None:
+        """End the worker processes."""
+        self._commands.close()
+
+
+def _hostlist(value: Any) -> str:
+    """pyslurm gives a host list as text or as a list of names, by version."""
+    return fold(value) if isinstance(value, list | tuple) else str(value or "")
 
 
 def _minutes(value: Any) -> int | None:

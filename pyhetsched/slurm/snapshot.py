@@ -35,6 +35,20 @@ class RawPartition:
     max_time_min: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class PendingJob:
+    """A job that waits, as far as steering must know it; ``array`` is whether it stands for several elements."""
+
+    job_id: int
+    admin_comment: str
+    priority: int
+    partitions: tuple[str, ...]
+    reason: str = ""
+    excluded_nodes: str = ""
+    required_nodes: str = ""
+    array: bool = False
+
+
 def build_view(nodes: Sequence[RawNode], partitions: Sequence[RawPartition], model_keys: Mapping[str, str],
                reports: Mapping[str, Sequence[GpuReport]], as_of_s: float, mig_feature: str = "mig",
                whole_feature: str = "whole") -> ClusterView:  # fmt: skip

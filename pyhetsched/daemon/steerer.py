@@ -1,0 +1,178 @@
+"""Steering at run time: a thread that watches what changes, and a process of its own that plans.
+
+Loading ten thousand jobs holds the interpreter for a sixth of a second; in another process no submit feels it.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+
+from pyhetsched.config import Config
+from pyhetsched.daemon.allocator import Allocator
+from pyhetsched.daemon.book import Book
+from pyhetsched.daemon.giveback import GiveBack
+from pyhetsched.daemon.steering_plan import Planner, Steering, SteeringState
+from pyhetsched.daemon.watcher import Watcher
+from pyhetsched.errors import HetschedError
+from pyhetsched.mig.profiles import GpuModel, weights_of
+from pyhetsched.mig.steering import Gpu, NodeGpus, PickRule, gpu_of, hole_at_pick
+from pyhetsched.model import JobAsk
+from pyhetsched.slurm.gateway import SlurmGateway
+from pyhetsched.slurm.snapshot import gpu_types
+
+log = logging.getLogger(__name__)
+
+_ANSWER_S = 60.0
+_RESTART_S = 5.0
+_STOP_S = 2.0
+
+
+class Steerer:
+    """Keeps waiting slice jobs away from GPUs where they would be admitted and yet have no start."""
+
+    def __init__(
+        self, watcher: Watcher, book: Book, allocator: Allocator, giveback: GiveBack, config: Config,
+        start_planner: Callable[[Connection, Config], None] | None = None,
+    ) -> None:  # fmt: skip
+        self._watcher = watcher
+        self._book = book
+        self._allocator = allocator
+        self._giveback = giveback
+        self._start_planner = start_planner or _start_process
+        self._wake = threading.Event()
+        self._stopping = False
+        self._connection: Connection | None = None
+        self._nodes: tuple[NodeGpus, ...] = ()
+        self.config = config
+        book.listeners.append(self.poke)
+
+    def poke(self) -> None:
+        """Something has changed: plan again soon."""
+        self._wake.set()
+
+    def holes(self, ask: JobAsk) -> list[str]:
+        """Return the nodes where a job with ``ask`` would now be admitted to a GPU without a start for it."""
+        if not self.config.steering.enabled or ask.per_task:
+            return []
+        profiles = tuple(item.profile for item in ask.slices for _ in range(item.count))
+        pick = PickRule(self.config.steering.pick.replace("-", " "))
+        # As of the last plan, a fraction of a second ago: a submit does not wait for a newer picture.
+        admissible = [node for node in self._nodes if not ask.model_keys or node.model.key in ask.model_keys]
+        return [node.name for node in admissible if hole_at_pick(node, profiles, pick)]
+
+    def node_gpus(self) -> list[NodeGpus]:
+        """Return the GPUs of every usable node in MIG mode, in brief."""
+        found = []
+        for node in self._watcher.view.nodes:
+            mig = self._watcher.mig_gpus(node.name)
+            models = set(mig.values())
+            if node.usable and len(models) == 1:
+                model = models.pop()
+                gpus = tuple(self._gpu(node.name, i, i in mig, model) for i in range(len(gpu_types(node))))
+                found.append(NodeGpus(node.name, model, gpus))
+        return found
+
+    def run(self) -> None:
+        """Plan when something has changed, and now and then, until `stop`."""
+        while not self._stopping:
+            self._wake.wait(self.config.steering.most_s)
+            self._wake.clear()
+            if self.config.steering.enabled and not self._stopping:
+                try:
+                    self._cycle()
+                except (OSError, EOFError, HetschedError) as error:
+                    log.warning("steering: the planning process is started again: %s", error or "it ended")
+                    self._drop_planner()
+                    self._wait(_RESTART_S)
+                except Exception:  # noqa: BLE001 - jobs are served without steering, if less well
+                    log.exception("steering failed")
+                    self._wait(_RESTART_S)
+            self._wait(self.config.steering.least_s)
+
+    def stop(self) -> None:
+        """End `run` and the planning process."""
+        self._stopping = True
+        self._wake.set()
+        self._drop_planner()
+
+    def _cycle(self) -> None:
+        self._nodes = tuple(self.node_gpus())
+        if self._connection is None:
+            ours, theirs = multiprocessing.Pipe()
+            self._connection = ours
+            self._start_planner(theirs, self.config)
+            theirs.close()
+        state = SteeringState(
+            self._nodes, self._watcher.view, self._giveback.bounced(),
+            PickRule(self.config.steering.pick.replace("-", " ")),
+        )  # fmt: skip
+        self._connection.send(state)
+        if not self._connection.poll(_ANSWER_S):
+            raise OSError(f"it has not answered for {_ANSWER_S:.0f} s")
+        answer = self._connection.recv()
+        if isinstance(answer, str):
+            raise HetschedError(answer)
+        self._allocator.learn_pending(answer.asks)
+
+    def _gpu(self, node: str, index: int, in_mig_mode: bool, model: GpuModel) -> Gpu:
+        layout = self._book.layout(node, index, model)
+        if not in_mig_mode:
+            return layout.state, 0
+        holders = self._allocator.holdings.on(node, index)
+        if any(not holder.shards for holder in holders):
+            return layout.state, 0
+        by_count = weights_of(model).shards_per_gpu - sum(holder.shards for holder in holders)
+        return gpu_of(layout, max(0, min(by_count, weights_of(model).shards_per_gpu - layout.shards_used)))
+
+    def _drop_planner(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _wait(self, seconds: float) -> None:
+        if not self._stopping:
+            threading.Event().wait(seconds)
+
+
+def _start_process(connection: Connection, config: Config) -> None:
+    context = multiprocessing.get_context("spawn")
+    context.Process(target=planning_process, args=(connection, config), name="hetschedd-planner", daemon=True).start()
+
+
+def planning_process(connection: Connection, config: Config) -> None:
+    """Answer each `SteeringState` with a `Steering` after making its changes; ends with the connection."""
+    import signal
+
+    from pyhetsched.daemon.logs import set_up
+
+    # The daemon ends us by closing the connection; a reload is its business.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    os.nice(5)
+    set_up(config.daemon.log_level)
+    gateway, planner = SlurmGateway(config.slurm.conf, config.slurm.command_timeout_s, workers=0), Planner()
+    while True:
+        try:
+            state = connection.recv()
+        except (EOFError, OSError):
+            return
+        connection.send(_plan(gateway, planner, state))
+
+
+def _plan(gateway: SlurmGateway, planner: Planner, state: SteeringState) -> Steering | str:
+    try:
+        steering = planner.plan(gateway.pending(), state)
+    except HetschedError as error:
+        return str(error)
+    for job_id, nodes in steering.changes.items():
+        try:
+            gateway.exclude(job_id, nodes)
+        except HetschedError as error:
+            # It has started or ended since we looked.
+            log.debug("job %d: not steered: %s", job_id, error)
+    return steering

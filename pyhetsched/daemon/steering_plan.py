@@ -1,0 +1,110 @@
+"""One look at the waiting slice jobs: which nodes each must be kept from now. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyhetsched.errors import RequestError
+from pyhetsched.mig.steering import NodeGpus, PendingSlices, PickRule, steer
+from pyhetsched.model import ClusterView, JobAsk, NodeView
+from pyhetsched.slurm.admin_comment import decode, owners_exclusions
+from pyhetsched.slurm.hosts import expand, fold
+from pyhetsched.slurm.snapshot import PendingJob
+
+# Jobs that cannot start whatever we do; steering them would only take places from those that can.
+_CANNOT_START = ("Held", "Dependency", "BeginTime", "Limit", "MaxJobs", "JobArrayTaskLimit", "Reservation")
+
+
+@dataclass(frozen=True, slots=True)
+class SteeringState:
+    """What the serving side knows: GPUs of the nodes in MIG mode, the view, and where jobs were given back."""
+
+    nodes: tuple[NodeGpus, ...]
+    view: ClusterView
+    bounced: Mapping[int, tuple[str, ...]]
+    pick: PickRule = PickRule.FIRST_FIT
+
+
+@dataclass(frozen=True, slots=True)
+class Steering:
+    """What the planning side found: changes to make, and what each waiting job may have."""
+
+    changes: Mapping[int, frozenset[str]]
+    asks: Mapping[int, tuple[str, JobAsk]]
+
+
+class Planner:
+    """Plans again and again, remembering only what it set last, so that an owner's own change is kept."""
+
+    def __init__(self) -> None:
+        self._set: dict[int, frozenset[str]] = {}
+        self._owners: dict[int, frozenset[str]] = {}
+
+    def plan(self, jobs: Sequence[PendingJob], state: SteeringState) -> Steering:
+        """Return the excluded nodes of every job that must have others than it has."""
+        known = {job.job_id: found for job in jobs if (found := decode(job.admin_comment))}
+        slices = [job for job in jobs if job.job_id in known and _is_steered(known[job.job_id][1], job)]
+        owners = {job.job_id: self._owners_of(job, state) for job in slices}
+        waiting = sorted(slices, key=lambda job: (-job.priority, job.job_id))
+        avoid = steer(state.nodes, list(_asks(waiting, known, owners, state.view)), state.pick).avoid
+        changes: dict[int, frozenset[str]] = {}
+        for job in slices:
+            wanted = owners[job.job_id] | avoid.get(job.job_id, frozenset()) | set(state.bounced.get(job.job_id, ()))
+            if wanted != names(job.excluded_nodes):
+                changes[job.job_id] = wanted
+            self._set[job.job_id] = wanted
+        self._forget({job.job_id for job in jobs})
+        return Steering(changes, known)
+
+    def _owners_of(self, job: PendingJob, state: SteeringState) -> frozenset[str]:
+        now, last = names(job.excluded_nodes), self._set.get(job.job_id)
+        owners = self._owners.setdefault(job.job_id, names(owners_exclusions(job.admin_comment)))
+        if last is not None and now != last:
+            # Somebody else has set the list: what is not ours in it is the owner's now.
+            ours = last - owners
+            owners = self._owners[job.job_id] = now - ours - set(state.bounced.get(job.job_id, ()))
+        return owners
+
+    def _forget(self, waiting: Collection[int]) -> None:
+        for memory in (self._set, self._owners):
+            for job_id in [job_id for job_id in memory if job_id not in waiting]:
+                del memory[job_id]
+
+
+def names(hostlist: str) -> frozenset[str]:
+    """Return the nodes in ``hostlist``; none where it cannot be read."""
+    try:
+        return frozenset(expand(hostlist))
+    except RequestError:
+        return frozenset()
+
+
+def with_nodes(hostlist: str, nodes: Iterable[str]) -> str:
+    """Return ``hostlist`` with ``nodes`` added."""
+    return fold({*names(hostlist), *nodes})
+
+
+def serves(node: NodeView, ask: JobAsk, model_key: str, partitions: Collection[str]) -> bool:
+    """Whether a node with GPUs of ``model_key`` may serve a job with ``ask`` in one of ``partitions``."""
+    admissible = not ask.model_keys or model_key in ask.model_keys
+    return admissible and node.usable and (not partitions or bool(node.partitions.intersection(partitions)))
+
+
+def _is_steered(ask: JobAsk, job: PendingJob) -> bool:
+    return ask.kind == "slices" and ask.shards > 0 and not any(word in job.reason for word in _CANNOT_START)
+
+
+def _asks(jobs: Iterable[PendingJob], known: Mapping[int, tuple[str, JobAsk]], owners: Mapping[int, frozenset[str]],
+          view: ClusterView) -> Iterable[PendingSlices]:  # fmt: skip
+    by_name = {node.name: node for node in view.nodes}
+    for job in jobs:
+        ask = known[job.job_id][1]
+        profiles = tuple(item.profile for item in ask.slices for _ in range(item.count))
+        required = names(job.required_nodes)
+        nodes = frozenset(
+            name for name, node in by_name.items()
+            if any(serves(node, ask, group.model_key or "", job.partitions) for group in node.gpus if group.mig_enabled)
+            and (not required or name in required)
+        )  # fmt: skip
+        yield PendingSlices(job.job_id, profiles, nodes - owners[job.job_id])
