@@ -30,8 +30,10 @@ def gpus(nodes: str, unfolded: bool, columns: str | None, noheader: bool, as_jso
     """Show every GPU, its slices and who holds them.
 
     MAP shows the memory slices of a GPU in MIG mode in order: a letter for each job's slices, '.' for free,
-    '#' for an instance that hetsched did not make. HOLDERS tells what the letters mean. Nodes whose GPUs are
-    all alike are folded into one line.
+    '#' for an instance that hetsched did not make. HOLDERS tells what the letters mean: slice, user and job;
+    slices of one kind and user are folded, with their jobs in the order of the letters. GPUs that are alike
+    and free, or whole GPUs of one job on a node, are folded into one line. Only operators see whose jobs the
+    slices of other users are.
     """
     with connect(address) as client:
         reply = client.call("Mig/Map", pb.MapRequest(nodes=nodes), pb.MapReply)
@@ -49,8 +51,8 @@ def rows(reply: pb.MapReply, unfolded: bool = False) -> list[dict[str, str]]:
     for node in reply.nodes:
         for gpu in node.gpus:
             row = _row(node, gpu)
-            alike = not unfolded and row["holders"] == "-"
-            key = tuple(text for name, text in row.items() if name != "uuid") if alike else (node.name, str(gpu.index))
+            where = (node.name, str(gpu.index)) if unfolded or gpu.slices else (node.name,) if gpu.holder else ()
+            key = (*where, *(text for name, text in row.items() if name != "uuid"))
             groups.setdefault(key, []).append((node.name, str(gpu.index)))
     table: list[dict[str, str]] = []
     by_gpu = {(node.name, str(gpu.index)): (node, gpu) for node in reply.nodes for gpu in node.gpus}
@@ -83,16 +85,29 @@ def _letters(gpu: pb.Gpu) -> tuple[str, str]:
     if not gpu.shards and not gpu.slices:
         return "-", gpu.holder or "-"
     cells = ["."] * max([_memory_slices(gpu), *(s.start + s.size for s in gpu.slices)])
-    told: list[str] = []
-    jobs: dict[int, str] = {}
-    for item in sorted(gpu.slices, key=lambda s: s.start):
-        letter = "#"
-        if item.state != "foreign":
-            letter = jobs.setdefault(item.job_id, chr(ord("a") + len(jobs) % 26))
+    letters: dict[int, str] = {}
+    told: dict[str, tuple[list[str], list[str]]] = {}
+    for number, item in enumerate(sorted(gpu.slices, key=lambda s: s.start)):
+        # Whose a slice is stays hidden from other users (job 0), so each of those has a letter of its own.
+        key = item.job_id or -1 - number
+        foreign = item.state == "foreign"
+        letter = "#" if foreign else letters.setdefault(key, chr(ord("a") + len(letters) % 26))
         cells[item.start : item.start + item.size] = letter * item.size
-        who = f"{item.job_id} {item.user}" if item.job_id else ("foreign" if letter == "#" else "in use")
-        told.append(f"{letter}={item.profile}@{item.start} {who}{'' if item.state == 'running' else ' ' + item.state}")
-    return "".join(cells), ", ".join(told) or gpu.holder or "-"
+        who = item.user if item.job_id else ("foreign" if foreign else "in use")
+        state = "" if item.state in ("running", "foreign") else f" {item.state}"
+        held, jobs = told.setdefault(f"{item.profile} {who}{state}", ([], []))
+        held.append(letter)
+        jobs.extend([str(item.job_id)] if item.job_id and str(item.job_id) not in jobs else [])
+    text = (f"{_span(held)}={who}{' ' if jobs else ''}{','.join(jobs)}" for who, (held, jobs) in told.items())
+    return "".join(cells), ", ".join(text) or gpu.holder or "-"
+
+
+def _span(letters: list[str]) -> str:
+    """Return letters as text: ``a-c`` for three in a row."""
+    found = sorted(set(letters))
+    if len(found) > 2 and ord(found[-1]) - ord(found[0]) == len(found) - 1:
+        return f"{found[0]}-{found[-1]}"
+    return "".join(found)
 
 
 def _memory_slices(gpu: pb.Gpu) -> int:
