@@ -39,7 +39,7 @@ class IntegerProgram:
         solver.setOptionValue("output_flag", False)
         solver.setOptionValue("time_limit", time_limit_s)
         solver.setOptionValue("mip_rel_gap", 0.0)
-        solver.setOptionValue("threads", 1)
+        solver.setOptionValue("parallel", "off")  # a thread count of our own clashes with other users of HiGHS
         solver.passModel(self._lp())
         solver.run()
         status = solver.getModelStatus()
