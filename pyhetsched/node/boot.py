@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hetsched.node")
 
-PENDING = "reconcile-pending"
-
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -74,9 +72,9 @@ def _reconcile(node: str, hook: Hook, driver: NvmlDriver, booted: bool, destroy_
     try:
         plan = patiently(lambda: _ask(node, hook, driver, gpus, booted), hook.clock, hook.patience_s)
     except RpcError as error:
-        write_atomically(hook.paths.run / PENDING, "", 0o644, durable=False)
+        write_atomically(hook.paths.pending, "", 0o644, durable=False)
         return Outcome(False, 0, 0, (*notes, f"the daemon was not reached: {error}"))
-    (hook.paths.run / PENDING).unlink(missing_ok=True)
+    hook.paths.pending.unlink(missing_ok=True)
     destroyed = _destroy(plan, gpus, engine, booted and destroy_foreign)
     if destroyed:
         after = pb_report(node, driver, hook)

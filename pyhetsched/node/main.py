@@ -17,7 +17,7 @@ from typing import Any
 from pyhetsched.clock import RealClock
 from pyhetsched.errors import HetschedError
 from pyhetsched.mig.nvml import NvmlDriver
-from pyhetsched.node import inventory
+from pyhetsched.node import courier, inventory
 from pyhetsched.node import settings as node_settings
 from pyhetsched.node.giveback import give_back
 from pyhetsched.node.hook import Hook, HookJob, job_from
@@ -57,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
         ("boot", _boot, "reconcile before slurmd starts"),
         ("reconcile", _reconcile, "reconcile while jobs run"),
         ("sweep", _sweep, "try again to destroy what earlier epilogs could not"),
+        ("deliver", _deliver, "bring the daemon what it could not be told while it was away"),
         ("show", _show, "show the GPUs of this node and the records of its jobs"),
     ):
         verb = verbs.add_parser(name, help=text, description=text)
@@ -163,6 +164,7 @@ def _prolog(options: argparse.Namespace) -> int:
         raise
     with _watchdog(job, hook):
         prolog.run(job, hook)
+        _start_courier(options, hook)
     return 0
 
 
@@ -171,6 +173,7 @@ def _epilog(options: argparse.Namespace) -> int:
 
     hook, _ = _hook(options)
     epilog.run(job_from(os.environ, options.node), hook)
+    _start_courier(options, hook)
     return 0
 
 
@@ -179,16 +182,43 @@ def _boot(options: argparse.Namespace) -> int:
 
     hook, settings = _hook(options)
     booted = options.rebooted or boot.has_booted(hook)
-    return _say(boot.run(options.node, hook, booted, settings.destroy_foreign))
+    outcome = boot.run(options.node, hook, booted, settings.destroy_foreign)
+    _start_courier(options, hook)
+    return _say(outcome)
 
 
 def _reconcile(options: argparse.Namespace) -> int:
     from pyhetsched.node import boot
 
     hook, _ = _hook(options)
-    if options.if_pending and not (hook.paths.run / boot.PENDING).exists():
+    if options.if_pending and not hook.paths.pending.exists():
         return 0
     return _say(boot.run(options.node, hook, booted=False))
+
+
+def _start_courier(options: argparse.Namespace, hook: Hook) -> None:
+    own = (
+        [sys.argv[0]] if Path(sys.argv[0]).name == "hetsched-node" else [sys.executable, "-m", __spec__.name]
+    )
+    config = ["--config", str(options.config)] if options.config else []
+    with contextlib.suppress(OSError):
+        courier.start(hook.paths, [*own, *config, "deliver", "--node", options.node])
+
+
+def _deliver(options: argparse.Namespace) -> int:
+    from pyhetsched.node import boot
+    from pyhetsched.node.rpc import flush
+
+    hook, settings = _hook(options)
+
+    def deliver() -> None:
+        hook.rpc = _LateRpc(settings)  # a channel that has failed waits before it tries again
+        if hook.paths.pending.exists():
+            boot.run(options.node, hook, booted=False)
+        else:
+            flush(hook.rpc, hook.journal)
+
+    return 0 if courier.run(hook.paths, deliver, hook.clock) else 1
 
 
 def _say(outcome: Any) -> int:

@@ -52,6 +52,11 @@ class NodePaths:
         return self.state / "boot-id"
 
     @property
+    def pending(self) -> Path:
+        """A flag: the daemon was away when the node wanted to reconcile."""
+        return self.run / "reconcile-pending"
+
+    @property
     def spool(self) -> Path:
         """Reports that have not reached the daemon yet."""
         return self.state / "spool"

@@ -96,11 +96,11 @@ def test_without_the_daemon_the_local_journal_is_acted_upon(world: World) -> Non
     outcome = run(world, booted=True)
     assert not outcome.reached
     assert world.layout() == set()
-    assert (world.paths.run / boot.PENDING).exists()
+    assert world.paths.pending.exists()
     world.daemon.away = False
     assert run(world, booted=False).reached
     assert world.daemon.last_states() == {"7.0": "gone"}
-    assert not (world.paths.run / boot.PENDING).exists()
+    assert not world.paths.pending.exists()
 
 
 def test_foreign_instances_are_reported_and_left(world: World) -> None:

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from node_world import NODE, World
 
+from pyhetsched.clock import ManualClock
+from pyhetsched.errors import UnreachableError
+from pyhetsched.node import courier
 from pyhetsched.node import main as command
 from pyhetsched.node.inventory import boot_id
 from pyhetsched.node.rpc import NodeRpc
 
 JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_UID": "1001", "SLURM_JOB_GPUS": "0", "SLURMD_NODENAME": NODE}
+
+
+started: list[list[str]] = []
 
 
 @pytest.fixture
@@ -34,6 +42,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
     monkeypatch.setattr(command, "connect", connect)
     monkeypatch.setattr(command, "give_back", world._give_back)
+    monkeypatch.setattr(command.courier, "start", lambda _, argv: started.append(list(argv)))
+    started.clear()
     yield world
     log = logging.getLogger("hetsched.node")
     for handler in list(log.handlers):
@@ -140,3 +150,58 @@ def test_the_log_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> No
     command.main(["boot"])
     assert world.paths.log.stat().st_size < 100
     assert world.paths.log.with_suffix(".log.1").read_text() == "x" * 100
+
+
+def test_what_could_not_be_told_is_brought_by_a_courier(world: World) -> None:
+    world.daemon.plan(7, ("1g.10gb", 0))
+    command.main(["prolog"])
+    world.daemon.away = True
+    command.main(["epilog"])
+    assert started[-1][-3:] == ["deliver", "--node", NODE]
+    assert courier.needed(world.paths)
+    threading.Timer(0.7, lambda: setattr(world.daemon, "away", False)).start()
+    assert command.main(["deliver", "--node", NODE]) == 0
+    assert world.daemon.last_states() == {"7.0": "gone"}
+    assert not courier.needed(world.paths)
+
+
+def test_a_courier_makes_up_for_the_boot(world: World) -> None:
+    world.daemon.away = True
+    command.main(["boot"])
+    world.daemon.away = False
+    assert command.main(["deliver"]) == 0
+    assert len(world.daemon.reconciles) == 1
+
+
+class TestCourier:
+    def test_it_gives_up_in_the_end(self, world: World) -> None:
+        world.journal.spool(b"x")
+        clock = ManualClock()
+        tries = []
+        assert not courier.run(world.paths, lambda: tries.append(clock.monotonic_s()), clock, 100.0)
+        assert tries == [0.5, 1.5, 3.5, 7.5, 15.5, 31.5, 61.5, 91.5]
+
+    def test_errors_do_not_end_it(self, world: World) -> None:
+        world.journal.spool(b"x")
+
+        def fail() -> None:
+            raise UnreachableError("away")
+
+        assert not courier.run(world.paths, fail, ManualClock(), 5.0)
+
+    def test_there_is_one_at_a_time(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.undo()
+        marker = world.folder / "started"
+        assert not courier.start(world.paths, ["touch", str(marker)])  # nothing waits
+        world.journal.spool(b"x")
+        pid = courier.start(world.paths, ["touch", str(marker)])
+        assert os.waitpid(pid, 0) == (pid, 0)
+        assert marker.exists()
+
+        def another() -> None:
+            assert not courier.start(world.paths, ["false"])
+            assert courier.run(world.paths, lambda: None, ManualClock())
+            for path, _ in world.journal.spooled():
+                path.unlink()
+
+        assert courier.run(world.paths, another, ManualClock())
