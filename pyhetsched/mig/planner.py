@@ -159,28 +159,33 @@ def _drain(
 def _without_nodes(
     now: Mapping[tuple[str, int], GpuSlices], nodes: Sequence[str], drained: Sequence[str], time_limit_s: float
 ) -> dict[tuple[str, int], GpuSlices] | None:
-    """The GPUs once ``nodes`` have run dry, None if what they hold does not fit or no GPU is saved."""
+    """The GPUs once ``nodes`` have run dry, None if what they hold does not fit or no GPU is saved.
+
+    All instances in ``now`` are held.
+    """
     leaving = [g for g in now.values() if g.node in nodes]
     models = {g.model for g in leaving}
-    if not any(g.held for g in leaving) or len(models) != 1:
+    if not any(g.layout for g in leaving) or len(models) != 1:
         return None
     model = models.pop()
     away = {*nodes, *drained}
     hosts = [g for g in now.values() if g.node not in away and g.model == model and g.layout is not None]
     space, names = (
         space_of_model(model),
-        _names_by_kind(model, Counter(p.profile.name for g in leaving for p in g.held)),
+        _names_by_kind(model, Counter(p.profile.name for g in leaving for p in g.layout or ())),
     )
-    states = [g.held.state for g in hosts]
+    moving = sum(map(len, names))
+    states = [g.layout.state for g in hosts if g.layout is not None]
     packing = _pack(space, states, tuple(map(len, names)), time_limit_s)
-    if any(packing.unplaced) or packing.opened(states) >= sum(1 for g in leaving if g.held):
+    if any(packing.unplaced) or packing.opened(states) >= sum(1 for g in leaving if g.layout):
         return None
     after = dict(now)
     for host, counts in zip(hosts, packing.added, strict=True):
         if any(counts):
-            layout = _lay_out(host.held, Layout.empty(model), _take(model, counts, names))
+            layout = _lay_out(host.layout or Layout.empty(model), Layout.empty(model), _take(model, counts, names))
             after[host.node, host.index] = _occupied(host.with_layout(layout))
-    if sum(len(g.held) for g in after.values() if g.node not in away) != sum(len(g.held) for g in now.values()):
+    placed = sum(len(after[g.node, g.index].layout or ()) - len(g.layout or ()) for g in hosts)
+    if placed != moving:
         return None
     after.update({(g.node, g.index): replace(g, layout=Layout.empty(model), holders={}) for g in leaving if g.layout})
     return after
