@@ -142,6 +142,7 @@ class SubmitRequest:
     memory_per_node_mib: int = 0
     user_name: str = ""
     exclusive: bool = False
+    gpus_per_node_option: bool = False
 
 
 @dataclass(frozen=True, slots=True)

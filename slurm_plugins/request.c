@@ -258,6 +258,7 @@ static void pack_numbers(SubmitRequest *submit, const job_desc_msg_t *job)
 	submit->time_limit_min = number32(job->time_limit);
 	submit->memory_per_node_mib = per_node ? job->pn_min_memory : 0;
 	submit->exclusive = job->shared == JOB_SHARED_NONE;
+	submit->gpus_per_node_option = has(job->submit_line, "--gpus-per-node");
 	submit->het_job = job->het_job_offset != NO_VAL;
 	submit->het_job_offset = number32(job->het_job_offset);
 }

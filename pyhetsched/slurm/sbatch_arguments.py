@@ -61,6 +61,7 @@ def parse(words: Sequence[str], interactive: bool = False) -> SubmitRequest:
         excluded_nodes=options.exclude or "", reservation=options.reservation or "", array_inx=options.array or "",
         batch=not interactive, script_lines=tuple(lines), exclusive=options.exclusive is not None,
         memory_per_node_mib=_mib(options.mem) if options.mem else 0,
+        gpus_per_node_option=options.gpus_per_node is not None,
     )  # fmt: skip
 
 

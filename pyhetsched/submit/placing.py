@@ -62,9 +62,11 @@ def per_node(
 
 def check_client(draft: Draft, scope: Scope, remedy: str) -> None:
     """Refuse what srun and salloc would spoil: they ask again for their own ``-G`` when they start a step."""
-    if draft.interactive and scope is not Scope.NODE:
+    per_node = scope is Scope.NODE and draft.request.gpus_per_node_option
+    if draft.interactive and (per_node or scope is not Scope.NODE):
+        option = "--gpus-per-node" if per_node else scope.option
         raise RequestError(
-            f"srun and salloc keep {scope.option} for their steps, which then cannot find the slice; write {remedy}"
+            f"srun and salloc keep {option} for their steps, which then cannot find the slice; write {remedy}"
         )
 
 

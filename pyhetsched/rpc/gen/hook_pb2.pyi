@@ -265,6 +265,7 @@ class SubmitRequest(_message.Message):
     MEMORY_PER_NODE_MIB_FIELD_NUMBER: _builtins.int
     USER_NAME_FIELD_NUMBER: _builtins.int
     EXCLUSIVE_FIELD_NUMBER: _builtins.int
+    GPUS_PER_NODE_OPTION_FIELD_NUMBER: _builtins.int
     uid: _builtins.int
     partition: _builtins.str
     account: _builtins.str
@@ -306,6 +307,8 @@ class SubmitRequest(_message.Message):
     user_name: _builtins.str
     """filled by callers other than the plugin, for display only"""
     exclusive: _builtins.bool
+    gpus_per_node_option: _builtins.bool
+    """written as --gpus-per-node, which srun and salloc ask for again in a step"""
     @_builtins.property
     def script_lines(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """the "#HETSCHED" lines of the script, without the prefix"""
@@ -353,10 +356,11 @@ class SubmitRequest(_message.Message):
         memory_per_node_mib: _builtins.int = ...,
         user_name: _builtins.str = ...,
         exclusive: _builtins.bool = ...,
+        gpus_per_node_option: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "array_inx", b"array_inx", "batch", b"batch", "comment", b"comment", "cpus_per_task", b"cpus_per_task", "cpus_per_tres", b"cpus_per_tres", "excluded_nodes", b"excluded_nodes", "exclusive", b"exclusive", "features", b"features", "gpu_environment", b"gpu_environment", "het_job", b"het_job", "het_job_offset", b"het_job_offset", "job_name", b"job_name", "max_nodes", b"max_nodes", "mem_per_tres", b"mem_per_tres", "memory_per_node_mib", b"memory_per_node_mib", "min_nodes", b"min_nodes", "ntasks_per_node", b"ntasks_per_node", "ntasks_per_tres", b"ntasks_per_tres", "num_tasks", b"num_tasks", "partition", b"partition", "prefer", b"prefer", "qos", b"qos", "required_nodes", b"required_nodes", "reservation", b"reservation", "script_lines", b"script_lines", "submit_host", b"submit_host", "test_only", b"test_only", "time_limit_min", b"time_limit_min", "tres_bind", b"tres_bind", "tres_per_job", b"tres_per_job", "tres_per_node", b"tres_per_node", "tres_per_socket", b"tres_per_socket", "tres_per_task", b"tres_per_task", "uid", b"uid", "user_name", b"user_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "array_inx", b"array_inx", "batch", b"batch", "comment", b"comment", "cpus_per_task", b"cpus_per_task", "cpus_per_tres", b"cpus_per_tres", "excluded_nodes", b"excluded_nodes", "exclusive", b"exclusive", "features", b"features", "gpu_environment", b"gpu_environment", "gpus_per_node_option", b"gpus_per_node_option", "het_job", b"het_job", "het_job_offset", b"het_job_offset", "job_name", b"job_name", "max_nodes", b"max_nodes", "mem_per_tres", b"mem_per_tres", "memory_per_node_mib", b"memory_per_node_mib", "min_nodes", b"min_nodes", "ntasks_per_node", b"ntasks_per_node", "ntasks_per_tres", b"ntasks_per_tres", "num_tasks", b"num_tasks", "partition", b"partition", "prefer", b"prefer", "qos", b"qos", "required_nodes", b"required_nodes", "reservation", b"reservation", "script_lines", b"script_lines", "submit_host", b"submit_host", "test_only", b"test_only", "time_limit_min", b"time_limit_min", "tres_bind", b"tres_bind", "tres_per_job", b"tres_per_job", "tres_per_node", b"tres_per_node", "tres_per_socket", b"tres_per_socket", "tres_per_task", b"tres_per_task", "uid", b"uid", "user_name", b"user_name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
