@@ -38,6 +38,7 @@ TEST = [
     "mypy>=1.10",
     "mypy-protobuf>=3.6",
     "pytest>=8.2",
+    "pytest-xdist>=3.5",
     "pytest-timeout>=2.3",
     "ruff>=0.5",
     "types-grpcio>=1.0",
