@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from pyhetsched.clock import Clock
 from pyhetsched.errors import HetschedError
@@ -29,7 +29,7 @@ def needed(paths: NodePaths) -> bool:
     return paths.pending.exists() or any(paths.spool.glob("*.report"))
 
 
-def start(paths: NodePaths, command: Sequence[str]) -> int:
+def start(paths: NodePaths, command: list[str]) -> int:
     """Start ``command`` as this node's courier if one is needed and none is at work; return its pid, else 0."""
     if not needed(paths):
         return 0

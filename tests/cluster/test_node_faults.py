@@ -161,7 +161,8 @@ def test_the_daemon_killed_while_the_prolog_works(quiet_cluster: Slurm, daemons:
 def test_a_reboot_under_a_job(quiet_cluster: Slurm, daemons: Daemons, mode_goes: bool) -> None:
     node = "h100-0" if mode_goes else NODE
     job = submit(quiet_cluster, "-w", node, "--gres=gpu:1g.10gb:1", wrap=f"{SEES}; sleep 60")
-    quiet_cluster.wait_state(job, "RUNNING")
+    tasks_see = Path(f"/run/hetsched/node/{node}/job-{job}.env")
+    wait_until(lambda: tasks_see.exists() and "STATE=ready" in tasks_see.read_text(), 30, "the prolog done")
     daemons.kill(f"slurmd@{node}")
     run_as("root", "sh", "-c", f"pkill -9 -f 'slurmstepd: .{job}.'; true")
     nvml("reboot", node=node)
