@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import TextIO
 
 import click
 
 from pyhetsched.errors import HetschedError
+from pyhetsched.mig import inventory, planner, profiles
 from pyhetsched.mig import layout as layouts_of
-from pyhetsched.mig import profiles
 from pyhetsched.mig.profiles import GpuModel
 
 
@@ -78,3 +79,59 @@ def layouts(model: GpuModel, names: tuple[str, ...], all_profiles: bool, as_json
     click.echo(f"{model.key}: {len(legal)} legal layouts, {len(maximal)} of them maximal:")
     for layout in maximal:
         click.echo(f"  {layout}")
+
+
+@mig.command()
+@click.argument("file", metavar="INVENTORY", type=click.File(encoding="utf-8"))
+@click.option("--want", default="", metavar="PROFILE=COUNT,...", help="Slices to make room for.")
+@click.option("--keep-idle/--use-idle", default=True, help="Keep instances that no job holds, or use their room.")
+@click.option("--compact", is_flag=True, help="Say which nodes to let run dry instead.")
+@click.option("--seconds", default=1.0, show_default=True, help="Time for the integer program; 0: heuristic only.")
+@click.option("--dry-run", is_flag=True, help="Only print the steps, which is all that plan ever does.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def plan(file: TextIO, want: str, keep_idle: bool, compact: bool, seconds: float, dry_run: bool, as_json: bool) -> None:
+    """Print the steps that lead from the layouts in INVENTORY to room for what is wanted.
+
+    INVENTORY is a file as `hetsched mig export` writes it, or - for standard input. Running jobs are never
+    moved. Exits 1 if some wanted slices find no place.
+    """
+    try:
+        gpus = inventory.parse_inventory(file.read(), file.name)
+        demand = inventory.parse_demand(want)
+        if compact:
+            made = planner.compact(gpus, seconds)
+        elif keep_idle:
+            made = planner.deploy(gpus, demand, seconds)
+        else:
+            made = planner.reconfigure(gpus, demand, seconds)
+    except HetschedError as error:
+        raise click.UsageError(str(error)) from error
+    _print_plan(made, as_json)
+    if made.unplaced:
+        raise SystemExit(1)
+
+
+def _print_plan(made: planner.Plan, as_json: bool) -> None:
+    if as_json:
+        record = {
+            "steps": [_step_record(step) for step in made.steps],
+            "after": [str(gpu) for gpu in made.gpus],
+            "gpus_used": made.gpus_used,
+            "unplaced": dict(made.unplaced),
+        }
+        click.echo(json.dumps(record))
+        return
+    for step in made.steps:
+        click.echo(str(step))
+    for name, number in made.unplaced.items():
+        click.echo(f"no place for {number} x {name}")
+    click.echo(f"# {made.gpus_used} GPUs used after this")
+
+
+def _step_record(step: planner.Step) -> dict[str, object]:
+    record: dict[str, object] = {"step": type(step).__name__.lower(), "node": step.node}
+    if isinstance(step, planner.Drain):
+        record["reason"] = step.reason
+    elif isinstance(step, planner.Destroy | planner.Create):
+        record |= {"gpu": step.gpu_index, "profile": step.placement.profile.name, "start": step.placement.start}
+    return record
