@@ -9,7 +9,7 @@ import logging
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from multiprocessing.connection import Connection
 
 from pyhetsched.config import Config
@@ -55,15 +55,23 @@ class Steerer:
         """Something has changed: plan again soon."""
         self._wake.set()
 
-    def holes(self, ask: JobAsk) -> list[str]:
-        """Return the nodes where a job with ``ask`` would now be admitted to a GPU without a start for it."""
+    def holes(self, ask: JobAsk, partitions: Collection[str], excluded: Collection[str]) -> list[str]:
+        """Return the nodes where a job with ``ask`` would now be admitted to a GPU without a start for it.
+
+        None where that are all nodes that it may have: Slurm refuses a job whose nodes are all excluded, and one
+        that waits is seen to by the planner.
+        """
         if not self.config.steering.enabled or ask.per_task:
             return []
         profiles = tuple(item.profile for item in ask.slices for _ in range(item.count))
         pick = PickRule(self.config.steering.pick.replace("-", " "))
+        reachable = {node.name for node in self._watcher.view.nodes
+                     if not partitions or node.partitions.intersection(partitions)}  # fmt: skip
         # As of the last plan, a fraction of a second ago: a submit does not wait for a newer picture.
-        admissible = [node for node in self._nodes if not ask.model_keys or node.model.key in ask.model_keys]
-        return [node.name for node in admissible if hole_at_pick(node, profiles, pick)]
+        admissible = [node for node in self._nodes if node.name in reachable and node.name not in excluded
+                      and (not ask.model_keys or node.model.key in ask.model_keys)]  # fmt: skip
+        found = [node.name for node in admissible if hole_at_pick(node, profiles, pick)]
+        return found if len(found) < len(admissible) else []
 
     def node_gpus(self) -> list[NodeGpus]:
         """Return the GPUs of every usable node in MIG mode, in brief."""

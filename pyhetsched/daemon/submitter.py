@@ -10,7 +10,7 @@ from pyhetsched.config import Config
 from pyhetsched.daemon.journal import Journal, new_id, user_name
 from pyhetsched.daemon.modes import Modes
 from pyhetsched.daemon.steerer import Steerer
-from pyhetsched.daemon.steering_plan import with_nodes
+from pyhetsched.daemon.steering_plan import names, with_nodes
 from pyhetsched.daemon.watcher import Watcher
 from pyhetsched.model import Decision, JobAsk, JobField, Mode, SubmitOutcome, SubmitRequest, Verdict
 from pyhetsched.slurm.admin_comment import encode
@@ -80,7 +80,9 @@ class Submitter:
         owners = outcome.changes.get(JobField.EXCLUDED_NODES, request.excluded_nodes)
         changes = {**outcome.changes, JobField.ADMIN_COMMENT: encode(decision_id, outcome.ask, owners)}
         if outcome.ask.kind == "slices" and outcome.ask.shards:
-            holes = self._steerer.holes(outcome.ask)
+            partitions = {name for name in self._partition(request).split(",") if name}
+            # Slurm refuses a job that both requires and excludes a node.
+            holes = [] if request.required_nodes else self._steerer.holes(outcome.ask, partitions, names(owners))
             if holes:
                 changes[JobField.EXCLUDED_NODES] = with_nodes(owners, holes)
             self._steerer.poke()
