@@ -33,10 +33,18 @@ require_tools() {
 # The Debian mirror this machine's own apt uses for a release (not for security updates).
 debian_mirror() {
     local uri
-    uri=$(apt-get indextargets --format '$(SITE) $(ORIGIN) $(RELEASE)' 'Created-By: Packages' |
-        awk '($2 == "Debian" || $2 == "") && $3 !~ /security/ && $1 ~ /^(https?|ftp|file|copy):/ {print $1; exit}')
-    # Before the first apt-get update the origin is unknown, so any main archive will do.
+    uri=$(known_mirror)
+    if [ -z "$uri" ]; then
+        # A machine that has never asked its mirrors does not know which of them carry Debian.
+        apt-get update >"$CACHE/host-tools.log" 2>&1 || true
+        uri=$(known_mirror)
+    fi
     printf '%s\n' "${uri:-http://deb.debian.org/debian}"
+}
+
+known_mirror() {
+    apt-get indextargets --format '$(SITE)|$(ORIGIN)|$(RELEASE)' 'Created-By: Packages' |
+        awk -F'|' '$2 == "Debian" && $3 !~ /security/ && $1 ~ /^(https?|ftp|file|copy):/ {print $1; exit}'
 }
 
 # The host's apt transport settings (proxy, retries, TLS), to be used in the root as well.

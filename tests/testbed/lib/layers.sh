@@ -21,11 +21,16 @@ venv_hash() {
     { pyslurm_hash; dependencies; cat "$TESTBED_DIR/lib/make_venv.sh"; } | sha256sum | cut -c1-16
 }
 
+# Where a layer belongs as its inputs are now.
+layer_path() {
+    printf '%s/%s-%s\n' "$CACHE" "$1" "$("$1_hash")"
+}
+
 # Sets BASE_LAYER, PYSLURM_LAYER and VENV_LAYER.
 locate_layers() {
-    BASE_LAYER=$CACHE/base-$(base_hash)
-    PYSLURM_LAYER=$CACHE/pyslurm-$(pyslurm_hash)
-    VENV_LAYER=$CACHE/venv-$(venv_hash)
+    BASE_LAYER=$(layer_path base)
+    PYSLURM_LAYER=$(layer_path pyslurm)
+    VENV_LAYER=$(layer_path venv)
 }
 
 # Builds what is missing. Finds both layers there in well under a second.
@@ -67,6 +72,11 @@ build_layer() {
         if [ -s "$work/reason" ]; then say "$(cat "$work/reason")"; fi
         rm -rf --one-file-system "$work"
         exit 1
+    }
+    # Somebody may have edited an input since its hash was taken.
+    [ "$target" = "$(layer_path "$kind")" ] || {
+        rm -rf --one-file-system "$work"
+        die "what the $kind layer is made from changed during the build; build again"
     }
     sync -f "$work"
     mv -T "$work/layer" "$target"

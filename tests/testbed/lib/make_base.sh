@@ -39,6 +39,13 @@ mount_kernel_filesystems() {
     printf '127.0.0.1 localhost %s\n' "$(uname -n)" >"$LAYER/etc/hosts"
 }
 
+# For a mirror behind https, until the root has certificates of its own.
+lend_certificates() {
+    local bundle
+    bundle=$(cat "$WORK/ca-bundle")
+    if [ -n "$bundle" ]; then install -D -m 644 "$bundle" "$LAYER/etc/ssl/certs/ca-certificates.crt"; fi
+}
+
 install_packages() {
     local packages
     packages=$(grep -v '^#' "$TESTBED_DIR/packages.list")
@@ -95,6 +102,7 @@ CONF
 
 bootstrap
 mount_kernel_filesystems
+lend_certificates
 install_packages
 prepare_database
 rm -f "$LAYER/etc/resolv.conf"
