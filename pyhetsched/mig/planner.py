@@ -62,12 +62,12 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Let slice jobs start on a node again."""
+    """Let slice jobs start on a node again, once it has run dry."""
 
     node: str
 
     def __str__(self) -> str:
-        return f"resume  {self.node}"
+        return f"resume  {self.node}  (once dry)"
 
 
 Step = Drain | Destroy | Create | Resume
@@ -110,9 +110,9 @@ def compact(gpus: Sequence[GpuSlices], time_limit_s: float = 0.0) -> Plan:
     """Name the nodes to let run dry: those whose held slices fit beside what stays, so that fewer GPUs are used.
 
     With ``time_limit_s`` 0 a greedy pass (nodes with fewest held compute slices first); else the integer
-    program decides where it finishes in time and does better. Steps: drain, then destroy what no job holds
-    there. The layouts after the plan show where the drained nodes' slices have their place when they start
-    anew (held by job 0). Only nodes whose GPUs are of one model are considered.
+    program decides where it finishes in time and does better. Steps: drain, destroy what no job holds there,
+    and resume once dry. The layouts after the plan show where the drained nodes' slices have their place when they
+    start anew (held by job 0). Only nodes whose GPUs are of one model are considered.
     """
     plan = _drain(gpus, _by_occupancy(gpus))
     if time_limit_s <= 0:
@@ -121,8 +121,9 @@ def compact(gpus: Sequence[GpuSlices], time_limit_s: float = 0.0) -> Plan:
         dry = [node for model in _models(gpus) for node in _driest(model, gpus, time_limit_s)]
     except SolverError:
         return plan
-    exact = _drain(gpus, dry, all_at_once=True, time_limit_s=time_limit_s)
-    return exact if exact.gpus_used < plan.gpus_used else plan
+    # The program counts kinds; where media engines then forbid the whole set, its nodes are tried one by one.
+    together = _drain(gpus, dry, all_at_once=True, time_limit_s=time_limit_s)
+    return min(plan, together, _drain(gpus, dry), key=lambda made: made.gpus_used)
 
 
 def _driest(model: GpuModel, gpus: Sequence[GpuSlices], time_limit_s: float) -> list[str]:
@@ -130,7 +131,7 @@ def _driest(model: GpuModel, gpus: Sequence[GpuSlices], time_limit_s: float) -> 
     space = space_of_model(model)
     alone = {g.node for g in gpus} - {g.node for g in gpus if g.model != model}
     mine = [g for g in gpus if g.node in alone and g.layout is not None]
-    held = [_kind_counts(space, g.held) for g in mine]
+    held = [kind_counts(space, g.held) for g in mine]
     dry = compact_exactly(space, [g.held.state for g in mine], held, [g.node for g in mine], time_limit_s)
     return [node for node in _by_occupancy(mine) if node in dry and any(g.held for g in mine if g.node == node)]
 
@@ -153,6 +154,7 @@ def _drain(
         slices = sum(len(g.held) for g in mine)
         steps.append(Drain(node, f"its {slices} slices fit elsewhere; dry when jobs {_list(jobs)} end"))
         steps += [Destroy(node, g.index, p) for g in mine for p in g.idle]
+        steps.append(Resume(node))
     return Plan(tuple(steps), tuple(now[g.node, g.index] for g in gpus), {})
 
 
@@ -295,14 +297,15 @@ def _swap_for_overlap(
     for members in groups.values():
         pool = Counter(added[i] for i in members)
         for i in sorted(members, key=lambda i: -len(idle[i])):
-            have = _kind_counts(space, idle[i])
+            have = kind_counts(space, idle[i])
             best = max(pool, key=lambda counts: (_likeness(have, counts), counts))
             result[i] = best
             pool -= Counter([best])
     return result
 
 
-def _kind_counts(space: Space, layout: Layout) -> Counts:
+def kind_counts(space: Space, layout: Layout) -> Counts:
+    """How many instances of each kind ``layout`` holds."""
     counts = [0] * len(space.kinds)
     for placement in layout:
         counts[space.kind_of[shape_index(layout.model, placement.profile)]] += 1

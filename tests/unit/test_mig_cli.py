@@ -77,7 +77,7 @@ def test_compaction_is_printed() -> None:
     text = "a:0 A100-80GB 1g.10gb@6=7\nb:0 A100-80GB 4g.40gb@0=8\n"
     result = call("plan", "--compact", "--json", "-", stdin=text)
     steps = json.loads(result.stdout)["steps"]
-    assert [(s["step"], s["node"]) for s in steps] == [("drain", "a")]
+    assert [(s["step"], s["node"]) for s in steps] == [("drain", "a"), ("resume", "a")]
     assert "dry when jobs 7 end" in steps[0]["reason"]
 
 

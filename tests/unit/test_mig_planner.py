@@ -134,6 +134,7 @@ def test_draining_names_the_node_and_its_jobs_and_moves_nothing() -> None:
     plan = compact(gpus)
     assert [str(step) for step in plan.steps] == [
         "drain   a  (its 1 slices fit elsewhere; dry when jobs 7 end)",
+        "resume  a  (once dry)",
     ]
     assert plan.gpus_used == 1
 
