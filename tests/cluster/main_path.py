@@ -61,6 +61,18 @@ def leftovers(slurm: Slurm) -> list[str]:
     return found
 
 
+def wait_started(slurm: Slurm, user: str, job: int) -> None:
+    """Wait until the job's script has said "started": Slurm calls a job running while its Prolog still works."""
+
+    def said() -> bool:
+        try:
+            return "started" in slurm.output(user, job)
+        except FileNotFoundError:
+            return False
+
+    wait_until(said, 60, f"job {job} started")
+
+
 def wait_clean(slurm: Slurm, within_s: float = 30) -> None:
     """Wait until nothing is left on the cluster; AssertionError says what is."""
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Daemons, Slurm, run_as
-from main_path import profiles_seen, wait_clean
+from main_path import profiles_seen, wait_clean, wait_started
 
 HOOK_SOCKET = Path("/run/hetsched/hook.sock")
 DEADLINE_S = 0.1
@@ -132,8 +132,8 @@ def test_a_slice_job_that_starts_while_the_daemon_is_away_waits_for_it(quiet_clu
 
 
 def test_slices_of_running_jobs_survive_the_death_of_the_daemon(quiet_cluster: Slurm, daemons: Daemons) -> None:
-    job = quiet_cluster.sbatch("alice", "--gres=gpu:2g.20gb:1", wrap="sleep 4; fake-nvidia-smi -L")
-    quiet_cluster.wait_state(job, "RUNNING")
+    job = quiet_cluster.sbatch("alice", "--gres=gpu:2g.20gb:1", wrap="echo started; sleep 4; fake-nvidia-smi -L")
+    wait_started(quiet_cluster, "alice", job)
     daemons.kill("hetschedd")
     assert quiet_cluster.wait_ended(job) == "COMPLETED"
     assert profiles_seen(quiet_cluster.output("alice", job)) == ["2g.20gb"]
