@@ -31,9 +31,10 @@ INTRODUCTION = (
     "one of 2 A30 in MIG mode, two of 4 V100. Slurm, munge, slurmdbd and hetsched are real; only the NVIDIA driver is "
     "a stand-in that keeps NVML's rules. alice and bob are ordinary users."
 )
-MOVE = (
-    "The array's slices at both ends of the first GPU stay, the others end. Slurm sees enough free shards there for a "
-    "3g.40gb, but no legal start is free: the job is served where there is one, and nothing is drained or held."
+HOLE = (
+    "The array's slices at both ends of GPU 0 stay, the others end. Slurm counts enough free shards there for a "
+    "3g.40gb, but no legal start is free. hetsched keeps the job away from that node, so it starts elsewhere at once; "
+    "had it been allocated there, it would have gone back to the queue, and nothing be drained or held."
 )
 
 
@@ -72,15 +73,14 @@ class Play:
         for user in ("alice", "bob"):
             release(user, "mix")
         wait_ended([outcome for outcome in outcomes if "mix" in outcome.request.command])
-        self.moved(seen[0])
-        release("bob", "long")
+        self.hole(seen[0])
         for element in range(act.requests[0].elements):
             release("alice", str(element))
         wait_ended(outcomes)
 
-    def moved(self, array: Outcome) -> None:
+    def hole(self, array: Outcome) -> None:
         """Leave two slices of the array so that a 3g.40gb has no start between them."""
-        show.heading("A hole in the layout", MOVE)
+        show.heading("A hole in the layout", HOLE)
         starts = {job.partition("_")[2]: found["reservations"][0]["start"]
                   for job, found in zip(array.jobs, array.explained, strict=True)}  # fmt: skip
         low = min(starts, key=lambda element: starts[element])
@@ -90,7 +90,7 @@ class Play:
         kept = {f"{array.jobs[0].partition('_')[0]}_{element}" for element in (low, high)}
         wait_until(lambda: running(array) == kept, 60, "five elements of the array ended")
         show_map("-w", "a100-0")
-        outcome = submit(scenario.MOVED)
+        outcome = submit(scenario.HOLE)
         wait_ended([outcome])
         outcome = look(outcome)
         self.check(outcome)

@@ -118,7 +118,7 @@ TOGETHER = Act(
                 served("1g.10gb", on=("a100-0",)), EACH_UNTIL_RELEASED, elements=7),
         Request("bob", ("sbatch", "-J", "mix", "-w", "a100-1", "--gres=gpu:1g.10gb:1"),
                 served("1g.10gb", on=("a100-1",)), UNTIL_RELEASED),
-        Request("bob", ("sbatch", "-J", "long", "-w", "a100-1", "--gres=gpu:4g.40gb:1"),
+        Request("bob", ("sbatch", "-J", "mix", "-w", "a100-1", "--gres=gpu:4g.40gb:1"),
                 served("4g.40gb", on=("a100-1",)), UNTIL_RELEASED),
         Request("alice", ("sbatch", "-J", "mix", "-w", "a100-1", "--gres=gpu:2g.20gb:1"),
                 served("2g.20gb", on=("a100-1",)), UNTIL_RELEASED),
@@ -128,5 +128,5 @@ TOGETHER = Act(
     ),
 )  # fmt: skip
 
-#: Submitted when two slices of the array are left where they leave no room for it on its first GPU.
-MOVED = Request("bob", ("sbatch", "--gres=gpu:a100_3g.40gb:1"), served("3g.40gb", on=A100))
+#: Submitted when two slices of the array are left where they leave no room for it on the first GPU of a100-0.
+HOLE = Request("bob", ("sbatch", "--gres=gpu:a100_3g.40gb:1"), served("3g.40gb", on=A100))

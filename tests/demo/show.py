@@ -73,9 +73,9 @@ def accepted(outcome: Outcome) -> Iterator[tuple[str, str]]:
     yield from _slices(outcome)
     if outcome.request.wanted.gpus:
         yield "gpus", "; ".join(model for output in outcome.outputs for model in gpus_seen(output))
-    moved = [d for each in outcome.explained for d in each["decisions"] if d["kind"] == "give-back"]
-    for decision in moved:
-        yield "moved", f"{decision['node']}: {decision['message']}"
+    back = [d for each in outcome.explained for d in each["decisions"] if d["kind"] == "give-back"]
+    for decision in back:
+        yield "back", f"{decision['node']}: {decision['message']}"
     yield "why", _why(submit)
     starts = {d["policy"] for each in outcome.explained for d in each["decisions"] if d["kind"] == "allocate"}
     if starts - {""}:
