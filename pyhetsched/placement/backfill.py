@@ -69,7 +69,8 @@ class Board:
             self._hold(row, column)
 
     def _best_place(self, row: int) -> tuple[int, int | None, int] | None:
-        size, best, found = self._gang[row], 0.0, None
+        size, best = self._gang[row], 0.0
+        found: tuple[int, int | None, int] | None = None
         for column, speed in enumerate(self._speed[row]):
             if speed <= best:
                 continue

@@ -102,3 +102,15 @@ def choose_by_order(
         rows.append(row)
         columns.append(column)
     return Gangs(np.array(rows, dtype=np.int64), np.array(columns, dtype=np.int64))
+
+
+def start_order(shares: Floats, usable: np.ndarray) -> tuple[Ints, Ints]:
+    """Return (order, wanted) of jobs that cannot be preempted, from the shares a policy gives them.
+
+    What has run is left alone, so a share can only say who starts first and where: jobs in descending order of their
+    largest share (earlier rows first among equals), each on the type of that share.
+    """
+    reach = np.where(usable, shares, -1.0)
+    wanted: Ints = np.where(usable.any(axis=1), reach.argmax(axis=1), NO_TYPE).astype(np.int64)
+    order: Ints = np.argsort(-shares.max(axis=1, initial=0.0), kind="stable").astype(np.int64)
+    return order[wanted[order] != NO_TYPE], wanted

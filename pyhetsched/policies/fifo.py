@@ -16,10 +16,12 @@ class FifoOptions:
 
     ``aware``: take the fastest free type (else the type with most free GPUs). ``skip``: a job that does
     not fit now lets smaller ones pass; without it the queue stops at the first job that does not fit.
+    ``move``: running jobs are placed anew with the others, in order of arrival (Gavel's fifo_perf).
     """
 
     aware: bool = True
     skip: bool = False
+    move: bool = False
 
 
 @policy(
@@ -27,17 +29,17 @@ class FifoOptions:
     summary="in order of arrival; each job on its fastest free type; running jobs stay",
     options=FifoOptions,
     rung="walk",
-    aliases={"fifo_perf": {}, "fifo_agnostic": {"aware": False}},
+    aliases={"fifo_perf": {"move": True}, "fifo_fixed": {"aware": False}, "fifo_agnostic": {"aware": False}},
     fall_to=(),
 )
 def fifo(state: ClusterState, options: FifoOptions, context: Context) -> Allocation:
     """Return whole shares (0 or 1) for the jobs that run now; the objective is their number.
 
-    Jobs that run keep their type (Gavel's fifo never moves a job); the others follow in row order.
+    Jobs that run keep their type unless ``move`` is set; the others follow in row order.
     """
     free = state.counts.copy()
     wanted = np.full(state.n_jobs, NO_TYPE, dtype=np.int64)
-    for row in np.flatnonzero(state.running_on >= 0):
+    for row in np.flatnonzero(state.running_on >= 0) if not options.move else ():
         column = state.running_on[row]
         if free[column] >= state.gang[row]:
             wanted[row] = column

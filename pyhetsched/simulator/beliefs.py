@@ -19,6 +19,10 @@ class Beliefs(Protocol):
         """Learn that a job has run at this rate on this type."""
         ...
 
+    def probes(self, rows: Ints) -> list[tuple[int, int]]:
+        """Return (row, type) pairs that should run for a round only to be measured, best first."""
+        ...
+
 
 class Known:
     """Every throughput is known exactly."""
@@ -33,3 +37,7 @@ class Known:
 
     def observe(self, row: int, column: int, steps_per_s: float) -> None:
         """Learn nothing: all is known."""
+
+    def probes(self, rows: Ints) -> list[tuple[int, int]]:
+        """Return nothing: all is known."""
+        return []

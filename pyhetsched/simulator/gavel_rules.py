@@ -23,7 +23,7 @@ from pyhetsched.errors import DataError
 from pyhetsched.placement.backfill import Board, relative_speed
 from pyhetsched.placement.devices import assign_devices, kept
 from pyhetsched.placement.rounds import Gangs, choose_by_order, choose_by_priority, share_priority
-from pyhetsched.policies.contract import Allocation, ClusterState, Floats, Ints, PairTable
+from pyhetsched.policies.contract import NO_TYPE, Allocation, ClusterState, Floats, Ints, PairTable
 from pyhetsched.policies.reference import isolated_shares, throughput_of
 from pyhetsched.policies.registry import OptionValue, SolverCache, allocate
 from pyhetsched.simulator.beliefs import Beliefs, Known
@@ -33,17 +33,19 @@ from pyhetsched.simulator.result import Run
 from pyhetsched.simulator.trace import Trace
 
 # Gavel's policies that do not know speeds visit the types in random order (seed + 5).
-_AGNOSTIC = frozenset({"fifo", "isolated", "max_min_fairness", "finish_time_fairness", "min_total_duration", "allox"})
+_AGNOSTIC = frozenset({"fifo", "isolated", "max_min_fairness", "finish_time_fairness", "min_total_duration"})
 
 
 @dataclass(frozen=True, slots=True)
 class GavelRules:
-    """Constants of the machine: seconds of a round, least seconds between allocations, random seed."""
+    """Constants of the machine: s of a round, least s between allocations, random seed, and the most of each
+    type that may be used for a round to measure unknown throughputs."""
 
     round_s: float = 360.0
     reallocate_s: float = 1920.0
     seed: int = 0
     shuffle_types: bool | None = None
+    probe_share: float = 1.0
 
 
 def simulate_gavel(
@@ -151,7 +153,8 @@ class _Machine:
         gangs, partners = self._choose()
         round_s, ended = self._execute(gangs, partners)
         waiting = len(self.active) - len(gangs.rows)
-        self.record.sample(self.now_s, len(gangs.rows), waiting, gangs.columns, self.trace.gang[gangs.rows])
+        busy = np.bincount(gangs.columns, weights=self.trace.gang[gangs.rows], minlength=len(self.cluster.types))
+        self.record.sample(self.now_s, len(gangs.rows), waiting, busy.astype(np.float64))
         self.now_s += round_s
         if len(ended):
             self.active = self.active[~np.isin(self.active, ended)]
@@ -200,6 +203,9 @@ class _Machine:
         self.shares[rows] = answer.shares
         self.in_allocation[:] = False
         self.in_allocation[rows] = True
+        # What a policy promised counts as held: a job may run elsewhere for a round, on a device left idle.
+        whole = answer.shares.max(axis=1, initial=0.0) > 0.999
+        self.holding[rows] = np.where(whole, answer.shares.argmax(axis=1), NO_TYPE)
         self.pair_rows = self._pair_rows(answer, rows)
         if answer.order is not None and answer.wanted is not None:
             self.order = rows[answer.order].tolist()
@@ -216,7 +222,8 @@ class _Machine:
     def _choose(self) -> tuple[Gangs, dict[int, int]]:
         """Return the gangs of the next round (rows of the trace) and the guests that share their devices."""
         assert self.allocation is not None
-        if self.allocation.order is not None:
+        # Gavel gives idle devices to anybody at priority 0, except under its FIFO policies.
+        if self.allocation.backfill or (self.allocation.order is not None and self.policy.startswith("fifo")):
             return self._follow(self.allocation.backfill), {}
         type_order = list(range(len(self.cluster.types)))
         if self.shuffle:
@@ -227,6 +234,9 @@ class _Machine:
         if self.pair_rows is not None:
             return self._choose_pairs(type_order)
         priority = share_priority(shares, received, self.handed_out_s, usable)
+        index = {row: k for k, row in enumerate(rows.tolist())}
+        for row, column in self._probes():
+            priority[index[row], column] = np.inf
         picked = choose_by_priority(priority, deficit, shares, usable, gang, self.cluster.counts, type_order)
         chosen = rows[picked.rows]
         # Newcomers hold the devices they were picked for only once an allocation knows them.
@@ -267,7 +277,14 @@ class _Machine:
         here = set(self.active.tolist())
         order = [row for row in self.order if row in here]
         counts = self.cluster.counts
-        picked = choose_by_order(order, self.wanted.tolist(), self.usable, self.trace.gang.tolist(), counts)
+        wanted = self.wanted.tolist()
+        probes = self._probes()
+        if probes:
+            measured = dict(probes)
+            order = [*measured, *(row for row in order if row not in measured)]
+            for row, column in probes:
+                wanted[row] = column
+        picked = choose_by_order(order, wanted, self.usable, self.trace.gang.tolist(), counts)
         if not backfill:
             return picked
         gang = self.trace.gang.tolist()
@@ -279,6 +296,20 @@ class _Machine:
         board.admit(order)
         board.upgrade()
         return board.gangs()
+
+    def _probes(self) -> list[tuple[int, int]]:
+        """Return jobs that run this round to be measured: each job once."""
+        left = [int(count * self.rules.probe_share) for count in self.cluster.counts]
+        chosen: dict[int, int] = {}
+        for row, column in self.beliefs.probes(self.active):
+            size = int(self.trace.gang[row])
+            if row not in chosen and self.usable[row, column] and size <= left[column]:
+                chosen[row] = column
+                left[column] -= size
+        if chosen:
+            # What is measured now should be planned with as soon as the rules allow.
+            self.stale = True
+        return list(chosen.items())
 
     def _execute(self, gangs: Gangs, guests: dict[int, int]) -> tuple[float, Ints]:
         """Let the gangs run for a round; return its length, s, and the rows that ended."""
@@ -329,9 +360,7 @@ class _Machine:
 
     def _place(self, gangs: Gangs) -> None:
         """Give the gangs devices, and count who could keep theirs."""
-        held = assign_devices(gangs, self.trace.gang, range(len(self.trace)), self.cluster.servers, self.held)
-        again = sum(1 for row in self.held if self.remaining[row] > 0 or row in held)
-        self.record.moved(kept(self.held, held), again, sum(1 for row in self.held if row not in held))
+        held = assign_devices(gangs, self.trace.gang.tolist(), range(len(self.trace)), self.cluster.servers, self.held)
+        alive = [row for row in self.held if self.remaining[row] > 0 or row in held]
+        self.record.moved(kept(self.held, held), len(alive), sum(1 for row in alive if row not in held))
         self.held = held
-        self.holding[:] = -1
-        self.holding[gangs.rows] = gangs.columns

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pyhetsched.simulator.tables import ThroughputTable
 from pyhetsched.simulator.trace import Trace, make_trace
+from pyhetsched.throughput.tables import ThroughputTable
 
 _MODELS: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("ResNet-18", (16, 32, 64, 128, 256)),
@@ -42,9 +42,12 @@ class Draw:
 
 
 def draw_trace(draw: Draw, table: ThroughputTable) -> Trace:
-    """Return a drawn list; durations are 10^U(1.5, 3) minutes on V100 with probability 0.8, else 10^U(3, 4)."""
+    """Return a drawn list; ``table`` must know v100.
+
+    Durations are 10^U(1.5, 3) minutes on V100 with probability 0.8, else 10^U(3, 4).
+    """
     jobs, gaps = random.Random(draw.seed + 2), random.Random(draw.seed + 3)
-    now_s = 0.0
+    now_s, reference = 0.0, table.types.index("v100")
     arrival, gang, steps, classes = [], [], [], []
     for _ in range(draw.jobs):
         size = _gang(jobs)
@@ -56,10 +59,10 @@ def draw_trace(draw: Draw, table: ThroughputTable) -> Trace:
         arrival.append(now_s)
         gang.append(size)
         classes.append(name)
-        steps.append(float(int(duration_s * table.rate(name, size, "v100"))))
+        steps.append(float(int(duration_s * table.rates[table.row(name, size), reference])))
         if draw.mean_gap_s:
             now_s -= math.log(1.0 - gaps.random()) * draw.mean_gap_s
-    rates = np.array([table.row(name, size) for name, size in zip(classes, gang, strict=True)])
+    rates = table.rates[np.array([table.row(name, size) for name, size in zip(classes, gang, strict=True)])]
     source = f"drawn list (seed {draw.seed})"
     return make_trace(table.types, arrival, gang, steps, rates, job_class=classes, source=source)
 

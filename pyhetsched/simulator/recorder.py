@@ -50,10 +50,10 @@ class Recorder:
         self._chances += chances
         self._preempted += preempted
 
-    def sample(self, now_s: float, running: int, waiting: int, columns: Ints, gang: Ints) -> None:
-        """Note the state of the cluster at one moment."""
+    def sample(self, now_s: float, running: int, waiting: int, busy: Floats) -> None:
+        """Note the state of the cluster at one moment; ``busy`` [J] devices in use."""
         self._samples.append((now_s, running, waiting))
-        self._busy.append(np.bincount(columns, weights=gang, minlength=len(self._cluster.types)))
+        self._busy.append(busy)
 
     def run(
         self, trace: Trace, policy: str, rules: str, end_s: float, window: tuple[int, int] | None, wall_s: float
@@ -71,7 +71,7 @@ class Recorder:
             prices=tuple(gpu_type.usd_per_gpu_h for gpu_type in self._cluster.types),
             finish_s=self._finish_s,
             start_s=self._start_s,
-            end_s=end_s,
+            end_s=float(end_s),
             busy_gpu_s=self._busy_gpu_s,
             series=series,
             solve_ms=tuple(self._solve_ms),

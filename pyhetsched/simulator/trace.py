@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -52,16 +53,26 @@ class Trace:
     def select(self, rows: Sequence[int] | Ints | np.ndarray) -> Trace:
         """Return the trace of some rows only."""
         keep = np.asarray(rows)
-        texts = {
-            name: tuple(getattr(self, name)[row] for row in keep.tolist())
-            for name in ("job_class", "account", "partition", "profile")
-        }
-        numbers = {
-            name: getattr(self, name)[keep]
-            for name in ("job_ids", "arrival_s", "gang", "total_steps", "throughput", "weight", "deadline_s",
-                         "limit_s", "preemptible")
-        }  # fmt: skip
-        return replace(self, **texts, **numbers)
+
+        def texts(values: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple(values[row] for row in keep.tolist())
+
+        return replace(
+            self,
+            job_ids=self.job_ids[keep],
+            arrival_s=self.arrival_s[keep],
+            gang=self.gang[keep],
+            total_steps=self.total_steps[keep],
+            throughput=self.throughput[keep],
+            weight=self.weight[keep],
+            deadline_s=self.deadline_s[keep],
+            job_class=texts(self.job_class),
+            account=texts(self.account),
+            partition=texts(self.partition),
+            limit_s=self.limit_s[keep],
+            preemptible=self.preemptible[keep],
+            profile=texts(self.profile),
+        )
 
     def on_types(self, names: Sequence[str]) -> Trace:
         """Return the trace with its throughput columns put in the order of ``names``."""
