@@ -43,6 +43,11 @@ class DaemonConfig(_Section):
             raise ValueError(f"write an absolute path instead of {value!r}")
         return value
 
+    @field_validator("metrics_listen")
+    @classmethod
+    def _one_host_port(cls, value: str) -> str:
+        return cls._host_port((value,))[0] if value else value
+
     @field_validator("listen")
     @classmethod
     def _host_port(cls, value: tuple[str, ...]) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from pyhetsched.daemon.gpu_map import GpuMap
 from pyhetsched.daemon.hook_server import Hooks, HookServer
 from pyhetsched.daemon.housekeeping import Housekeeping
 from pyhetsched.daemon.journal import Journal
+from pyhetsched.daemon.metrics import Figures, serve
 from pyhetsched.daemon.modes import Modes
 from pyhetsched.daemon.node_service import NodeService
 from pyhetsched.daemon.reconciler import Reconciler
@@ -91,6 +92,7 @@ class Daemon:
         add.add_MigServicer_to_server(MigService(gpu_map, self._book, reservations), self._server)
         add.add_NodeServicer_to_server(node, self._server)
         add.add_ControlServicer_to_server(control, self._server)
+        self._figures = Figures(self._watcher, self._book, self._submitter, self._allocator, journal)
         self._health = health.HealthServicer()
         self._add_health_and_reflection()
 
@@ -103,6 +105,8 @@ class Daemon:
                 self._server.add_insecure_port(address)
             except RuntimeError as error:
                 raise ConfigError(f"cannot listen on {address}: {error}") from error
+        if self.config.daemon.metrics_listen:
+            serve(self.config.daemon.metrics_listen, self._figures)
         self._recorder.start()
         self._tracker.start()
         for name, run in (
