@@ -15,7 +15,7 @@ from pyhetsched.daemon.giveback import GiveBack
 from pyhetsched.daemon.holdings import RUNNING, Holdings
 from pyhetsched.daemon.journal import Journal, new_id
 from pyhetsched.daemon.watcher import Watcher
-from pyhetsched.errors import HetschedError, NotNowError, SlurmError
+from pyhetsched.errors import HetschedError, NotNowError, SlurmError, StoreError
 from pyhetsched.mig.needs import GpuNeed, NodeNeeds, node_needs
 from pyhetsched.model import JobAsk, Reservation, ReservationState
 from pyhetsched.slurm.admin_comment import decode
@@ -43,6 +43,12 @@ class Answer:
     message: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    node: str
+    reason: str
+
+
 class Allocator:
     """Reserves slices for jobs that Slurm has allocated; safe to call from many threads."""
 
@@ -63,8 +69,8 @@ class Allocator:
         self._asks: dict[int, tuple[str, JobAsk | None]] = {}
 
     def concerns(self, node_list: str) -> bool:
-        """Return whether any of these nodes has GPUs in MIG mode: only then is there anything to reserve."""
-        return any(self._watcher.mig_gpus(node) for node in expand(node_list))
+        """Return whether Slurm offers slices on any of these nodes: only then is there anything to reserve."""
+        return any(self._watcher.offered(node) for node in expand(node_list))
 
     def allocate(self, job_id: int) -> Answer:
         """Reserve what the job needs on all its nodes, once; raises `SlurmError` when Slurm cannot be asked."""
@@ -73,6 +79,9 @@ class Allocator:
             if job is None:
                 return Answer(Action.PROCEED, "Slurm does not know this job any more")
             ask = self.learn(job)
+            lost = self._mode_lost(job)
+            if lost is not None:
+                return self.give_back(job, lost.node, lost.reason)
             needs = {item.node: self.needs(job, ask, item.node) for item in job.nodes}
             self._report_mismatches(job, needs)
             wanted = [(node, gpu) for node, need in needs.items() for gpu in need.gpus]
@@ -105,6 +114,14 @@ class Allocator:
         """Remember what waiting jobs may have, so that a change by their owner can be judged."""
         self._asks.update(asks)
 
+    def serves(self, item: Reservation) -> bool:
+        """Return whether Slurm runs, on the reservation's node, the very run of the job it was made for.
+
+        Raises `SlurmError` when Slurm cannot be asked.
+        """
+        job = self.load(item.job_id)
+        return job is not None and job.restart_count == item.restart_count and is_on(job, item.node)
+
     def ask_of(self, job_id: int) -> JobAsk | None:
         """Return the ask of a job that was allocated since the daemon started."""
         return self._asks.get(job_id, ("", None))[1]
@@ -126,13 +143,19 @@ class Allocator:
         held = job.on(node)
         return node_needs(ask, held.gpus, held.shards, self._watcher.mig_gpus(node))
 
-    def give_back(self, job: AllocatedJob, node: str, reason: str) -> Answer:
-        """Send the job back to the queue (or end it, where it is interactive) and record why."""
-        self._book.close((r for r in self._book.of_job(job.job_id) if r.state is ReservationState.RESERVED), reason)
+    def give_back(self, job: AllocatedJob, node: str, reason: str, away: bool = True) -> Answer:
+        """Send the job back to the queue (or end it, where it is interactive) and record why.
+
+        It is kept ``away`` from the node, unless another would do no better.
+        """
+        try:
+            self._book.close((r for r in self._book.of_job(job.job_id) if r.state is ReservationState.RESERVED), reason)
+        except StoreError as error:
+            log.warning("job %d: its reservations are closed once it is seen to be gone: %s", job.job_id, error)
         if not job.batch:
             self._journal.job("give-back", job, "failed", f"{reason}; srun and salloc cannot be requeued", node=node)
             return Answer(Action.KILL, f"{reason}; try again, or submit it with sbatch, which waits for a place")
-        elsewhere = self._nodes_for(job)
+        elsewhere = self._nodes_for(job) if away else ()
         done = self._giveback.give_back(job, node, elsewhere)
         self.given_back += 1
         self._journal.job("give-back", job, "given-back", f"{reason}; {done}", node=node,
@@ -153,6 +176,9 @@ class Allocator:
                     return self.give_back(job, node, reason)
                 with self._book.changed:
                     self._book.changed.wait(min(left_s, 1.0))
+            except StoreError as error:
+                # What is not journalled is not cut; the job waits in the queue, longer each time.
+                return self.give_back(job, wanted[0][0], f"nothing can be reserved: {error}", away=False)
             else:
                 self._record(job, ask, made)
                 return Answer(Action.PROCEED)
@@ -179,19 +205,29 @@ class Allocator:
         no process on its slice; what it left behind, the node destroys before it makes anything new.
         """
         dead: list[Reservation] = []
-        for job_id in {r.job_id for r in self._book.on_node(node)}:
+        for item in self._book.on_node(node):
             try:
-                job = self.load(job_id)
+                if not self.serves(item):
+                    dead.append(item)
             except SlurmError as error:
-                log.warning("job %d: cannot be looked up: %s", job_id, error)
-                continue
-            if job is None or job.state not in RUNNING or node not in expand(job.node_list):
-                dead += [r for r in self._book.on_node(node) if r.job_id == job_id]
+                log.warning("job %d: cannot be looked up: %s", item.job_id, error)
         if dead:
             self._book.close(dead, "the job is gone; its node had not reported so")
             jobs = ", ".join(str(job_id) for job_id in sorted({r.job_id for r in dead}))
             self._journal.event("reconcile", "gone", f"reservations of ended jobs dropped: {jobs}", node=node)
         return bool(dead)
+
+    def _mode_lost(self, job: AllocatedJob) -> _Lost | None:
+        """Return where the job holds shards of a GPU that is not in MIG mode (any more), None if nowhere.
+
+        On such a GPU every job that holds shards would see all of it.
+        """
+        for item in job.nodes:
+            offered, there = self._watcher.offered(item.node), self._watcher.mig_gpus(item.node)
+            for index in item.shards:
+                if index in offered and index not in there:
+                    return _Lost(item.node, f"GPU {index} of {item.node} has lost MIG mode")
+        return None
 
     def _report_mismatches(self, job: AllocatedJob, needs: dict[str, NodeNeeds]) -> None:
         for node, need in needs.items():
@@ -216,6 +252,11 @@ class Allocator:
             if len(self._job_locks) > 10_000:
                 self._job_locks = {key: lock for key, lock in self._job_locks.items() if lock.locked()}
             return self._job_locks.setdefault(job_id, threading.Lock())
+
+
+def is_on(job: AllocatedJob, node: str) -> bool:
+    """Return whether a job is starting or running on ``node``."""
+    return job.state in RUNNING and node in expand(job.node_list)
 
 
 def describe(ask: JobAsk) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Collection
 
 from pyhetsched.clock import Clock
 from pyhetsched.config import AllocationConfig
+from pyhetsched.daemon.holdings import RUNNING
 from pyhetsched.errors import SlurmError, StoreError
 from pyhetsched.slurm.admin_comment import owners_exclusions
 from pyhetsched.slurm.allocation import AllocatedJob
@@ -77,7 +78,8 @@ class GiveBack:
         """Lift exclusions that are over, or that name ``freed_node``, where something has just been freed."""
         now_s = self._clock.now_s()
         for item in list(self._known.values()):
-            over = item.until_s <= now_s
+            # A clock that has stepped back must not prolong an exclusion.
+            over = not now_s < item.until_s <= now_s + self.config.exclude_s
             if item.ours and (over or (freed_node is not None and freed_node in expand(item.ours))):
                 self._lift_one(item, expand(item.ours) if over else (freed_node or "",))
 
@@ -86,10 +88,19 @@ class GiveBack:
         try:
             self._gateway.update(item.job_id, {"ExcNodeList": fold({*expand(item.owners), *left})})
         except SlurmError as error:
-            # The job has started, ended or was cancelled: then there is nothing left to lift.
             log.debug("job %d: exclusions not lifted: %s", item.job_id, error)
-            left = []
+            if self._has_ended(item.job_id):
+                self.ran(item.job_id)
+            return
         self._save(Exclusion(item.job_id, item.owners, fold(left), item.until_s, item.times))
+
+    def _has_ended(self, job_id: int) -> bool:
+        """Whether the job is over; False where Slurm cannot be asked, for then it is tried again."""
+        try:
+            found = [job for job in self._gateway.jobs(str(job_id)) if job.job_id == job_id]
+        except SlurmError:
+            return False
+        return not any(job.state in RUNNING or job.state == "PENDING" for job in found)
 
     def _plan(self, job: AllocatedJob, node: str, elsewhere: Collection[str]) -> Exclusion:
         known = self._known.get(job.job_id)

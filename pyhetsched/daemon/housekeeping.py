@@ -65,8 +65,7 @@ class Housekeeping:
         old_s = self._clock.now_s() - _UNSEEN_S
         for item in self._book.open():
             if item.state is ReservationState.RESERVED and item.changed_s < old_s:
-                job = self._allocator.load(item.job_id)
-                if job is None or job.state not in RUNNING:
+                if not self._allocator.serves(item):
                     self._book.close([item], "the job never started on it")
 
     def _forget(self) -> None:

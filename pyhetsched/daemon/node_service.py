@@ -10,14 +10,14 @@ from typing import Any
 import grpc
 
 from pyhetsched.clock import Clock
-from pyhetsched.daemon.allocator import Action, Allocator
+from pyhetsched.daemon.allocator import Action, Allocator, is_on
 from pyhetsched.daemon.auth import caller
 from pyhetsched.daemon.book import Book
 from pyhetsched.daemon.giveback import GiveBack
 from pyhetsched.daemon.journal import Journal, user_name
 from pyhetsched.daemon.reconciler import Reconciler
 from pyhetsched.daemon.watcher import Watcher
-from pyhetsched.errors import HetschedError, MigError
+from pyhetsched.errors import HetschedError, MigError, SlurmError, StoreError
 from pyhetsched.model import Mode, Reservation, ReservationState
 from pyhetsched.rpc import convert, identity
 from pyhetsched.rpc.gen import services_pb2 as pb
@@ -67,6 +67,10 @@ class NodeService(services_pb2_grpc.NodeServicer):
         try:
             body = function(request).SerializeToString()
             return pb.Signed(body=body, munge=self._credentials.encode(identity.reply_payload(request.nonce, body)))
+        except (SlurmError, StoreError) as error:
+            # Nothing is wrong with the request: the node keeps it and asks again.
+            log.warning("node %s: %s: %s", request.node, function.__name__.lstrip("_"), error)
+            context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         except HetschedError as error:
             log.error("node %s: %s: %s", request.node, function.__name__.lstrip("_"), error)
             context.abort(grpc.StatusCode.INTERNAL, str(error))
@@ -76,8 +80,10 @@ class NodeService(services_pb2_grpc.NodeServicer):
         if self._enabled() is Mode.OFF:
             return pb.PreparePlan(action=pb.PreparePlan.NOTHING, job_id=request.job_id)
         job = self._allocator.load(request.job_id)
-        if job is None:
-            return pb.PreparePlan(action=pb.PreparePlan.NOTHING, job_id=request.job_id, message="no such job")
+        if job is None or not is_on(job, request.node):
+            # Requeued or cancelled while its prolog began: whatever still starts must see no GPU.
+            text = "Slurm does not have the job on this node any more"
+            return pb.PreparePlan(action=pb.PreparePlan.BLOCK, job_id=request.job_id, message=text)
         # PrologSlurmctld has reserved already, unless the daemon was away then: now is not too late.
         answer = self._allocator.allocate(request.job_id)
         if answer.action is not Action.PROCEED:
@@ -89,7 +95,7 @@ class NodeService(services_pb2_grpc.NodeServicer):
             return pb.PreparePlan(action=pb.PreparePlan.NOTHING, job_id=job.job_id)
         if needs.mismatch:
             return pb.PreparePlan(action=pb.PreparePlan.BLOCK, job_id=job.job_id, message=needs.mismatch)
-        mine = self._book.of_job(job.job_id, request.node)
+        mine = [r for r in self._book.of_job(job.job_id, request.node) if r.restart_count == job.restart_count]
         return pb.PreparePlan(
             action=pb.PreparePlan.CREATE, job_id=job.job_id, uid=job.uid, user=job.user,
             slices=[self._slice_plan(item) for item in mine], slices_per_task=needs.slices_per_task,
@@ -113,6 +119,9 @@ class NodeService(services_pb2_grpc.NodeServicer):
                 log.info("node %s reports on %s, which is not open", request.node, item.reservation_id)
                 continue
             state = ReservationState(item.state)
+            if known.state is ReservationState.DESTROYING and state.holds_space and state is not known.state:
+                log.info("node %s: a late report on %s: %s", request.node, item.reservation_id, item.state)
+                continue
             changed.append(dataclasses.replace(
                 known, state=ReservationState.RUNNING if state is ReservationState.READY else state,
                 mig_uuid=item.mig_uuid or known.mig_uuid, note=item.error or item.holder or known.note,
@@ -144,7 +153,7 @@ class NodeService(services_pb2_grpc.NodeServicer):
 
     def _send_back(self, request: pb.ReportRequest) -> None:
         job = self._allocator.load(request.job_id)
-        if job is None:
+        if job is None or not is_on(job, request.node):
             return
         answer = self._allocator.give_back(job, request.node, request.message or "its slices could not be made")
         if answer.action is Action.KILL:

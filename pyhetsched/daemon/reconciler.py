@@ -6,13 +6,11 @@ import logging
 
 from pyhetsched.daemon.allocator import Allocator
 from pyhetsched.daemon.book import Book
-from pyhetsched.daemon.holdings import RUNNING
 from pyhetsched.daemon.journal import Journal
 from pyhetsched.errors import SlurmError
 from pyhetsched.model import MigInstance, Reservation, ReservationState
 from pyhetsched.rpc import convert
 from pyhetsched.rpc.gen import services_pb2 as pb
-from pyhetsched.slurm.hosts import expand
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +40,9 @@ class Reconciler:
                 plan.destroy.append(_slice(item))
             else:
                 gone.append(item)
-        gone += [r for r in ours if r not in dead and self._vanished(r, there)]
+        # A job that the node has on record may have got its slice after the inventory was taken.
+        on_record = frozenset(request.running_job_ids)
+        gone += [r for r in ours if r not in dead and r.job_id not in on_record and self._vanished(r, there)]
         self._book.close(gone, "not there any more when the node was compared")
         self._note_foreign(node, instances, ours, plan)
         self._tell(node, request.booted, gone, plan)
@@ -50,12 +50,11 @@ class Reconciler:
 
     def _alive(self, item: Reservation) -> bool:
         try:
-            job = self._allocator.load(item.job_id)
+            return self._allocator.serves(item)
         except SlurmError as error:
             # Without Slurm's word nothing is taken from a job.
             log.warning("job %d: cannot be looked up, its slices are kept: %s", item.job_id, error)
             return True
-        return job is not None and job.state in RUNNING and item.node in expand(job.node_list)
 
     def _vanished(self, item: Reservation, there: set[tuple[int, int, int]]) -> bool:
         made = item.state in (ReservationState.READY, ReservationState.RUNNING, ReservationState.DESTROYING)

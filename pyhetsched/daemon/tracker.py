@@ -10,7 +10,7 @@ from pyhetsched.daemon.allocator import Allocator
 from pyhetsched.daemon.book import Book
 from pyhetsched.daemon.giveback import GiveBack
 from pyhetsched.daemon.journal import Journal
-from pyhetsched.errors import HetschedError
+from pyhetsched.errors import HetschedError, SlurmError, StoreError
 from pyhetsched.model import JobAsk, ReservationState
 from pyhetsched.store.decisions import DecisionStore
 
@@ -54,8 +54,15 @@ class Tracker:
 
     def finished(self, job_id: int) -> None:
         """A job has ended (or gone back to the queue): close what was reserved and never made."""
-        never_made = [r for r in self._book.of_job(job_id) if r.state is ReservationState.RESERVED]
-        self._book.close(never_made, "the job ended before its slices were made")
+        try:
+            # The hook may have been kept waiting, and the job runs again by now.
+            never_made = [
+                r for r in self._book.of_job(job_id)
+                if r.state is ReservationState.RESERVED and not self._allocator.serves(r)
+            ]  # fmt: skip
+            self._book.close(never_made, "the job ended before its slices were made")
+        except (SlurmError, StoreError) as error:
+            log.warning("job %d: what was reserved for it is closed later: %s", job_id, error)
         self._allocator.forget(job_id)
 
     def ran(self, job_id: int) -> None:

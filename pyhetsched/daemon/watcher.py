@@ -57,13 +57,17 @@ class Watcher:
         """Return what a node last said of itself."""
         return self._reports.get(name)
 
+    def offered(self, name: str) -> dict[int, GpuModel]:
+        """Return the GPUs of a node on which Slurm offers shards, by Slurm's index, whatever their mode is."""
+        node = self.node(name)
+        return gpu_models(node) if node else {}
+
     def mig_gpus(self, name: str) -> dict[int, GpuModel]:
         """Return the GPUs of a node that are in MIG mode, by Slurm's index.
 
         A node's own report overrules Slurm's shards where it says that the mode is off.
         """
-        node = self.node(name)
-        found = gpu_models(node) if node else {}
+        found = self.offered(name)
         report = self._reports.get(name)
         if report is None:
             return found
