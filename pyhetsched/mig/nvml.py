@@ -13,38 +13,26 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 from pyhetsched.errors import MigError, NvmlCallError
+from pyhetsched.mig.nvml_codes import (
+    FUNCTION_NOT_FOUND,
+    GPU_IS_LOST,
+    INVALID_ARGUMENT,
+    NO_PERMISSION,
+    NOT_FOUND,
+    NOT_SUPPORTED,
+    RESET_REQUIRED,
+    TEXTS,
+    indexes_by_minor,
+)
 from pyhetsched.model import GpuReport, MigInstance
-
-INVALID_ARGUMENT = 2
-NOT_SUPPORTED = 3
-NO_PERMISSION = 4
-NOT_FOUND = 6
-DRIVER_NOT_LOADED = 9
-LIBRARY_NOT_FOUND = 12
-FUNCTION_NOT_FOUND = 13
-GPU_IS_LOST = 15
-RESET_REQUIRED = 16
-IN_USE = 19
-INSUFFICIENT_RESOURCES = 23
-
-#: Codes with which a GPU or its driver says that it is not there at all.
-ABSENT = frozenset({DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, GPU_IS_LOST})
 
 _FIELD_RESETLESS_MIG = 184
 _ARRAY = 16  # at least as many instances of one profile as any GPU holds
-_TEXTS = {
-    NO_PERMISSION: "not permitted; it takes root and access to the MIG configuration capability",
-    GPU_IS_LOST: "the GPU has fallen off the bus",
-    RESET_REQUIRED: "the GPU must be reset first",
-    IN_USE: "in use by a client",
-    INSUFFICIENT_RESOURCES: "no room at this place",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +47,6 @@ class _ProfileInfo:
     gi_profile_id: int
     compute_slices: int
     name: str
-
-
-def indexes_by_minor(minors: Sequence[int | None]) -> list[int]:
-    """Return the index that Slurm uses for each GPU, given device minors in NVML's order.
-
-    A GPU that has fallen off the bus cannot say its minor (None): it keeps the place that the others leave
-    free, so that the loss of one never renames another.
-    """
-    known = {minor for minor in minors if minor is not None}
-    holes = iter(sorted(set(range(len(minors) + len(known))) - known))
-    filled = [next(holes) if minor is None else minor for minor in minors]
-    ranks = {minor: rank for rank, minor in enumerate(sorted(filled))}
-    return [ranks[minor] for minor in filled]
 
 
 class NvmlDriver:
@@ -316,7 +291,7 @@ class NvmlDriver:
             self.nvml_s += time.perf_counter() - begun
 
     def _error(self, call: str, code: int) -> NvmlCallError:
-        text = _TEXTS.get(code)
+        text = TEXTS.get(code)
         if text is None:
             try:
                 text = str(self._lib.nvmlErrorString(code))

@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from pyhetsched.errors import DataError, MigError, NotNowError, RpcError
+from pyhetsched.errors import DataError, MigError, NotNowError, NvmlCallError, RpcError
+from pyhetsched.mig.nvml_codes import ABSENT
 from pyhetsched.mig.transaction import RESERVED
 from pyhetsched.model import Reservation
 from pyhetsched.node import environment, inventory
@@ -52,8 +53,9 @@ def _concerned(job: HookJob, hook: Hook) -> bool:
         try:
             with hook.open_driver() as driver:
                 inventory.write_mig_gpus(hook.paths, {i: driver.mig_mode(i) for i in driver.indexes})
-        except MigError as error:
-            log.info("job %d: no NVML here, so no GPU in MIG mode: %s", job.job_id, error)
+        except NvmlCallError as error:
+            log.warning("job %d: the GPUs cannot be looked at: %s", job.job_id, error)
+            return error.code not in ABSENT
         in_mig_mode = inventory.read_mig_gpus(hook.paths) or frozenset()
     return not in_mig_mode.isdisjoint(job.gpus)
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from pyhetsched.clock import Clock
 from pyhetsched.errors import MigError, NotNowError, NvmlCallError
-from pyhetsched.mig.nvml import IN_USE, NvmlDriver
+from pyhetsched.mig.nvml import NvmlDriver
+from pyhetsched.mig.nvml_codes import IN_USE
 from pyhetsched.mig.transaction import (
     CREATING,
     DESTROYING,

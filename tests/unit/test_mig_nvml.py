@@ -9,12 +9,12 @@ import pytest
 from node_world import World
 
 from pyhetsched.errors import MigError, NvmlCallError
-from pyhetsched.mig.nvml import (
+from pyhetsched.mig.nvml import NvmlDriver
+from pyhetsched.mig.nvml_codes import (
     GPU_IS_LOST,
     IN_USE,
     INSUFFICIENT_RESOURCES,
     NO_PERMISSION,
-    NvmlDriver,
     indexes_by_minor,
 )
 from pyhetsched.mig.profiles import mig_models

@@ -220,6 +220,21 @@ def test_a_gpu_off_the_bus_sends_the_job_back(world: World) -> None:
     assert world.layout(1) == {("1g.10gb", 0)}  # the other GPU keeps its index
 
 
+def test_without_a_driver_no_gpu_is_in_mig_mode(world: World) -> None:
+    (world.folder / "nvml" / f"{NODE}.state").unlink()
+    world.daemon.away = True
+    world.prolog(7)
+    assert not world.given_back
+
+
+def test_where_the_gpus_cannot_be_looked_at_the_daemon_is_asked(world: World) -> None:
+    world.node.ctl("fault", "add", "--call", "nvmlInitWithFlags", "--fail", "999")
+    world.daemon.away = True
+    world.prolog(7)
+    assert world.given_back
+    assert world.visible(7) == "STATE=blocked\n"
+
+
 def test_no_driver_at_all_sends_the_job_back(world: World) -> None:
     world.prolog(1)  # writes the inventory
     world.daemon.plan(7, ("1g.10gb", 0))
