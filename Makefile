@@ -9,7 +9,7 @@ SHELL := /bin/bash
 
 TEST_JOBS ?= 2
 
-.PHONY: help venv test test-unit test-cluster testbed lint type proto
+.PHONY: help venv test test-unit lint type proto
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
@@ -19,19 +19,10 @@ $(VENV)/.up-to-date: setup.py
 	$(PY) -m pip install --quiet --disable-pip-version-check -e '.[test,simulate]'
 	touch $@
 
-test: lint type test-unit plugin-test test-cluster ## All tests, unit and real-Slurm (needs root)
+test: lint type test-unit plugin-test test-cluster test-testbed ## All tests, unit and real-Slurm (needs root)
 
 test-unit: venv ## Tests that need neither root nor Slurm
 	$(PY) -m pytest -q -n $(TEST_JOBS) --dist loadfile tests/unit
-
-test-cluster: testbed ## Tests on a cluster of real Slurm daemons (needs root)
-	tests/testbed/testbed run -- /opt/hetsched-venv/bin/python -m pytest -q -p no:cacheprovider tests/cluster
-	tests/testbed/testbed run --without-hetsched -- \
-	    /opt/hetsched-venv/bin/python -m pytest -q -p no:cacheprovider tests/cluster/test_plugin_real.py
-	$(PY) -m pytest -q tests/testbed
-
-testbed: ## Build the root of the test cluster, or find it up to date
-	tests/testbed/testbed build
 
 lint: venv ## ruff
 	$(PY) -m ruff check .

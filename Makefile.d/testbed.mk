@@ -9,6 +9,7 @@ testbed: ## Build the root of the test cluster
 
 test-cluster: testbed ## Tests on real Slurm daemons; T=tests/cluster/test_x.py for some of them
 	$(TESTBED) run $(TESTBED_OPTIONS) -- python -m pytest -q $(or $(T),tests/cluster)
+	$(if $(T),,$(TESTBED) run --without-hetsched -- python -m pytest -q tests/cluster/test_plugin_real.py)
 
 test-testbed: venv testbed ## Tests of the test cluster from outside
 	$(PY) -m pytest -q tests/testbed
