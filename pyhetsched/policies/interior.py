@@ -30,7 +30,7 @@ import numpy as np
 from pyhetsched.errors import SolverError
 from pyhetsched.policies.contract import Floats
 from pyhetsched.policies.demands import Demand
-from pyhetsched.policies.newton import Newton, Point, Residuals, ScaledData
+from pyhetsched.policies.newton import Newton, Point, Residuals, ScaledData, dot, over_groups
 
 _MAX_ITERATIONS = 80
 _TO_BOUNDARY = 0.995
@@ -147,7 +147,7 @@ class _Core:
         self.products = (
             float(problem.size.sum()) * (1 + int(problem.time is not None))
             + len(self.data.counts)
-            + float((self.data.open @ problem.size).sum())
+            + dot(self.data.open.sum(axis=0), problem.size)
         )
         self.point = self._start()
         self.look()
@@ -164,7 +164,7 @@ class _Core:
     def _inner_shares(self) -> Floats:
         """Return shares [J, G] well inside time and capacity: a common part of every usable type."""
         data = self.data
-        part = 0.9 * data.counts / np.maximum(data.open @ data.use, 1e-300)
+        part = 0.9 * data.counts / np.maximum(over_groups(data.open, data.use), 1e-300)
         shares = data.open * np.minimum(part, 0.9)[:, None]
         if data.time is not None:
             shares = shares / np.maximum(shares.sum(axis=0) / (0.9 * data.time), 1.0)
@@ -185,7 +185,7 @@ class _Core:
         r = np.ones(len(s))
         if data.time is not None:
             r = np.maximum(data.time - inner.sum(axis=0), 0.05 * data.time)
-        q = np.maximum(data.counts - inner @ data.use, 0.05 * data.counts)
+        q = np.maximum(data.counts - over_groups(inner, data.use), 0.05 * data.counts)
         mu = 1.0 / max(float((data.size * d1 / s).sum()), 1e-300) if data.raise_theta else 0.1
         row = np.zeros(len(s)) if data.time is None else mu * data.size / r
         low = data.open * (mu * data.size) / x
@@ -198,17 +198,17 @@ class _Core:
         d, d1, d2 = self.demand.at(p.theta)
         need = (data.rates * self.inner).sum(axis=0) - d - p.s
         time = np.zeros_like(need) if data.time is None else data.time - self.inner.sum(axis=0) - p.r
-        room = data.counts - self.inner @ data.use - p.q
+        room = data.counts - over_groups(self.inner, data.use) - p.q
         self.residuals = Residuals(d, d1, d2, need, time, room)
         self.mu = self._total(p) / self.products
 
     def _total(self, p: Point) -> float:
-        total = float(p.lam @ p.s + p.price @ p.q + np.vdot(p.low, p.x))
-        return total + float(p.row @ p.r) if self.data.time is not None else total
+        total = dot(p.lam, p.s) + dot(p.price, p.q) + dot(p.low, p.x)
+        return total + dot(p.row, p.r) if self.data.time is not None else total
 
     def gap_estimate(self) -> float:
         """Return total complementarity and primal residual, relative to the objective."""
-        value = abs(self.point.theta) if self.data.raise_theta else abs(float(np.vdot(self.data.reward, self.inner)))
+        value = abs(self.point.theta) if self.data.raise_theta else abs(dot(self.data.reward, self.inner))
         missing = self.residuals
         residual = max(
             float(np.abs(missing.need).max()),
@@ -253,9 +253,9 @@ class _Core:
         x = np.maximum(self.inner, 0.0)
         if data.time is not None:
             x = x / np.maximum(x.sum(axis=0) / data.time, 1.0)
-        x = x * np.minimum(1.0, data.counts / np.maximum(x @ data.use, 1e-300))[:, None]
+        x = x * np.minimum(1.0, data.counts / np.maximum(over_groups(x, data.use), 1e-300))[:, None]
         rates = (data.rates * x).sum(axis=0)
-        value, theta = self.reward_unit * float(np.vdot(data.reward, x)), 0.0
+        value, theta = self.reward_unit * dot(data.reward, x), 0.0
         if data.raise_theta:
             theta = float(self.demand.level(rates).min())
             value = self.theta_unit * theta
@@ -279,14 +279,14 @@ class _Core:
         if data.time is None:
             # Without a time limit no worth may be positive: raise prices until none is.
             paid = np.where(data.open > 0, earned / data.use, 0.0)
-            total = float(paid.max(axis=1) @ data.counts)
+            total = dot(paid.max(axis=1), data.counts)
         else:
             worth = np.where(data.open > 0, earned - data.use * p.price[:, None], 0.0)
-            total = float(np.maximum(worth.max(axis=0), 0.0) @ data.time + p.price @ data.counts)
-        total -= float(p.lam @ self.residuals.d)
+            total = dot(np.maximum(worth.max(axis=0), 0.0), data.time) + dot(p.price, data.counts)
+        total -= dot(p.lam, self.residuals.d)
         if not data.raise_theta:
             return self.reward_unit * total
-        return self.theta_unit * (p.theta + total / max(float(p.lam @ self.residuals.d1), 1e-300))
+        return self.theta_unit * (p.theta + total / max(dot(p.lam, self.residuals.d1), 1e-300))
 
 
 def _to_boundary(values: Floats, change: Floats, part: float) -> float:

@@ -16,6 +16,27 @@ import numpy as np
 from pyhetsched.policies.contract import Floats
 
 
+def dot(a: Floats, b: Floats) -> float:
+    """Return sum of a * b over all places.
+
+    This and the next two go by einsum and not by BLAS: on arrays as thin as ours, waking BLAS's threads takes
+    longer than the work, many times longer on a busy machine.
+    """
+    return float(np.einsum("i,i->", a.ravel(), b.ravel()))
+
+
+def over_groups(matrix: Floats, vector: Floats) -> Floats:
+    """Return [J]: sum over groups of matrix[j, g] vector[g]."""
+    result: Floats = np.einsum("jg,g->j", matrix, vector)
+    return result
+
+
+def cross(a: Floats, b: Floats) -> Floats:
+    """Return [J, J]: sum over groups of a[j, g] b[k, g]."""
+    result: Floats = np.einsum("jg,kg->jk", a, b)
+    return result
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ScaledData:
     """The problem with each group's best rate as its unit.
@@ -99,25 +120,25 @@ class Newton:
         self.rd_x = data.use * p.price[:, None] - p.lam * data.rates - data.reward - p.low
         if self.timed:
             self.rd_x = self.rd_x + p.row
-        self.rd_theta = float(p.lam @ missing.d1) - (1.0 if data.raise_theta else 0.0)
+        self.rd_theta = dot(p.lam, missing.d1) - (1.0 if data.raise_theta else 0.0)
         self.matrix = self._assemble()
 
     def _assemble(self) -> Floats:
         """Return the system in (price, theta) that is left when shares are eliminated."""
         data, p, d1 = self.data, self.point, self.missing.d1
         square = data.use**2
-        schur = np.diag(self.diag @ square + p.q / p.price)
+        schur = np.diag(over_groups(self.diag, square) + p.q / p.price)
         if self.timed:
-            schur -= (self.diag * (square / self.row_total)) @ self.diag.T
-        schur -= (self.f * (square * self.inv_t)) @ self.f.T
+            schur -= cross(self.diag * (square / self.row_total), self.diag)
+        schur -= cross(self.f * (square * self.inv_t), self.f)
         n = len(data.counts)
         matrix = np.zeros((n + 1, n + 1))
         matrix[:n, :n] = schur
         matrix[n, n] = 1.0
         if data.raise_theta:
-            y = self.f @ (data.use * d1 * self.inv_t)
+            y = over_groups(self.f, data.use * d1 * self.inv_t)
             matrix[:n, n], matrix[n, :n] = -y, y
-            matrix[n, n] = float(self.inv_t @ d1**2) + float(p.lam @ self.missing.d2)
+            matrix[n, n] = dot(self.inv_t, d1**2) + dot(p.lam, self.missing.d2)
         return matrix
 
     def direction(self, target: float, predictor: Point | None) -> Point:
@@ -135,12 +156,12 @@ class Newton:
         pulled = push * self.inv_t - along
         z = self._respond(force, push_row) + self.f * pulled
         rhs = np.zeros(len(data.counts) + 1)
-        rhs[:-1] = z @ data.use - self.missing.room + c_q / p.price
+        rhs[:-1] = over_groups(z, data.use) - self.missing.room + c_q / p.price
         if data.raise_theta:
-            rhs[-1] = -self.rd_theta - float(d1 @ pulled)
+            rhs[-1] = -self.rd_theta - dot(d1, pulled)
         solution = _solve(self.matrix, rhs)
         d_price, d_theta = solution[:-1], float(solution[-1])
-        d_lam = pulled + (d1 * d_theta + data.use * (d_price @ self.f)) * self.inv_t
+        d_lam = pulled + (d1 * d_theta + data.use * np.einsum("j,jg->g", d_price, self.f)) * self.inv_t
         force = force - data.use * d_price[:, None] + data.rates * d_lam
         d_row, d_r = np.zeros_like(push), np.zeros_like(push)
         if self.timed:
