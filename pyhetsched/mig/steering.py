@@ -73,6 +73,10 @@ MOST_STATES = 400
 """Distinct states of a node that are tried before a further ticket is denied."""
 
 
+MOST_ANSWERS = 20_000
+"""Answers about orders that are kept."""
+
+
 class Predictor:
     """Starts on one kind of node, predicted: which GPU Slurm picks, and what the GPUs are after the start."""
 
@@ -82,6 +86,7 @@ class Predictor:
         self.space: Space = space_of_model(model)
         self.weights = weights_of(model)
         self._asks: dict[tuple[str, ...], Ask | None] = {}
+        self._safe: dict[tuple[Gpus, frozenset[tuple[Ask, int]]], bool] = {}
 
     def ask(self, profiles: tuple[str, ...]) -> Ask | None:
         """The shapes and shards of a request; None if this model lacks a profile or can never host them."""
@@ -121,8 +126,16 @@ class Predictor:
     def any_order_is_safe(self, gpus: Gpus, asks: Mapping[Ask, int]) -> bool:
         """Whether no order of starting any of ``asks`` (with how many of each) meets a hole.
 
-        Gives up, answering False, after :data:`MOST_STATES` states.
+        Gives up, answering False, after :data:`MOST_STATES` states. Answers are kept: many nodes are alike.
         """
+        key = (gpus, frozenset(asks.items()))
+        if key not in self._safe:
+            if len(self._safe) >= MOST_ANSWERS:
+                self._safe.clear()
+            self._safe[key] = self._try_all_orders(gpus, asks)
+        return self._safe[key]
+
+    def _try_all_orders(self, gpus: Gpus, asks: Mapping[Ask, int]) -> bool:
         kinds = tuple(asks)
         todo = [(gpus, tuple(asks.values()))]
         seen = set(todo)

@@ -41,6 +41,7 @@ class Way(enum.Enum):
     HAND_BACK = "hand back only"
     NEXT_START = "avoid nodes whose next pick is a hole"
     STEER = "leave nodes open only to safe sets of jobs"
+    STEER_LATE = "the same, but nodes to avoid are updated after a GPU was freed"
     PIN = "pin each job to a GPU, in queue order"
     EXACT = "exact planner, free choice of GPU"
 
@@ -226,14 +227,12 @@ class _Run:
     def _avoided(self) -> dict[int, frozenset[str]]:
         """The nodes that each waiting job is kept away from, as computed before the pass."""
         cluster = self.cluster
-        if self.way is Way.STEER:
-            waiting = [PendingSlices(i, (self.jobs[i].profile,)) for i in self.queue]
-            steering = steer(cluster.view(), waiting, cluster.predictor.rule)
-            everywhere = dict.fromkeys(steering.avoid, frozenset(cluster.names))
-            avoid = settle(self.last_avoid, steering, everywhere)
-            self.updates += sum(1 for i, nodes in avoid.items() if self.last_avoid.get(i, frozenset()) != nodes)
-            self.last_avoid = avoid
-            return avoid
+        if self.way is Way.STEER_LATE and self.last_avoid:
+            known = self.last_avoid
+            fresh = {i: n for i, n in self._steered().items() if i not in known}
+            return {i: fresh.get(i, known.get(i, frozenset())) for i in self.queue}
+        if self.way in (Way.STEER, Way.STEER_LATE):
+            return self._steered()
         if self.way is Way.NEXT_START:
             profiles = {self.jobs[i].profile for i in self.queue}
             by_profile = {
@@ -242,6 +241,16 @@ class _Run:
             }
             return {i: by_profile[self.jobs[i].profile] for i in self.queue}
         return {}
+
+    def _steered(self) -> dict[int, frozenset[str]]:
+        cluster = self.cluster
+        waiting = [PendingSlices(i, (self.jobs[i].profile,)) for i in self.queue]
+        steering = steer(cluster.view(), waiting, cluster.predictor.rule)
+        everywhere = dict.fromkeys(steering.avoid, frozenset(cluster.names))
+        avoid = settle(self.last_avoid, steering, everywhere)
+        self.updates += sum(1 for i, nodes in avoid.items() if self.last_avoid.get(i, frozenset()) != nodes)
+        self.last_avoid = avoid
+        return avoid
 
     def _slurm_pass(self, now: float) -> None:
         avoid = self._avoided()
