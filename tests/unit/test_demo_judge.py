@@ -33,8 +33,8 @@ ARRAY = replace(
     explained=(explained("1"), explained("2")),
 )  # fmt: skip
 WHOLE = Outcome(
-    Request("bob", ("sbatch", "--gres=gpu:h100:2"), whole(2, "h100-1")), "", ("2",), ("COMPLETED",), ("h100-1",), (GPUS,),
-    (explained(),),
+    Request("bob", ("sbatch", "--gres=gpu:h100:2"), whole(2, "h100-1")), "", ("2",), ("COMPLETED",), ("h100-1",),
+    (GPUS,), (explained(),),
 )  # fmt: skip
 REFUSED = Outcome(
     Request("bob", ("sbatch", "--gres=gpu:a10O:1"), refusal("--gres=gpu:a100:1")),
