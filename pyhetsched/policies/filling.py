@@ -61,7 +61,9 @@ class Tub:
             shares=np.zeros_like(groups.throughput),
         )
 
-    def solve(self, floor: Floats, slope: Floats, capped: Mask, context: Context) -> ShareAnswer:
+    def solve(
+        self, floor: Floats, slope: Floats, capped: Mask, context: Context, tolerance: float = _TIGHT
+    ) -> ShareAnswer:
         """Raise theta with thr >= floor + slope theta; capped groups use their best types alone.
 
         A capped group needs its whole time, which leaves no interior; so it may use up to twice its time
@@ -79,7 +81,7 @@ class Tub:
             time=np.where(capped, 2.0, 1.0),
         )
         try:
-            return interior.solve(problem, tolerance=_TIGHT, accept=_ACCEPT, tick=context.left_s)
+            return interior.solve(problem, tolerance, accept=max(tolerance, _ACCEPT), tick=context.left_s)
         except SolverError:
             # What is held may leave next to no interior; simplex does not need one.
             context.left_s()
@@ -95,7 +97,7 @@ class Tub:
         """Return how much of "active groups at min(slope level, best), others as held" can be served."""
         wanted = np.where(self.active, np.minimum(slope * level, self.best), self.held)
         full = self.capped | (wanted >= self.best * (1 - 1e-9))
-        answer = self.solve(np.zeros_like(wanted), np.maximum(wanted, 1e-9 * self.best), full, context)
+        answer = self.solve(np.zeros_like(wanted), np.maximum(wanted, 1e-9 * self.best), full, context, _CLOSE / 4)
         if answer.value >= 1 - _CLOSE:
             self.keep(answer)
         return answer.value

@@ -35,6 +35,7 @@ from pyhetsched.policies.newton import Newton, Point, Residuals, ScaledData, dot
 _MAX_ITERATIONS = 80
 _TO_BOUNDARY = 0.995
 _NEAR = 1e-3  # below this estimate the certificate is worth computing
+_EXHAUSTED = 1e-12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,6 +109,8 @@ def _iterate(
                 best = answer
             if max(best.gap, best.miss) <= tolerance and core.gap_estimate() < math.sqrt(tolerance):
                 return best
+            if core.complementarity() < _EXHAUSTED and max(best.gap, best.miss) <= accept:
+                return best  # the residuals that are left are rounding; more steps change nothing
         if not core.step():
             break
     if best is None or not max(best.gap, best.miss) <= accept:
@@ -206,16 +209,20 @@ class _Core:
         total = dot(p.lam, p.s) + dot(p.price, p.q) + dot(p.low, p.x)
         return total + dot(p.row, p.r) if self.data.time is not None else total
 
-    def gap_estimate(self) -> float:
-        """Return total complementarity and primal residual, relative to the objective."""
+    def complementarity(self) -> float:
+        """Return total complementarity relative to the objective."""
         value = abs(self.point.theta) if self.data.raise_theta else abs(dot(self.data.reward, self.inner))
+        return self.mu * self.products / max(value, 1e-6)
+
+    def gap_estimate(self) -> float:
+        """Return the larger of relative complementarity and primal residual."""
         missing = self.residuals
         residual = max(
             float(np.abs(missing.need).max()),
             float(np.abs(missing.time).max()),
             float(np.abs(missing.room / self.data.counts).max()),
         )
-        return max(self.mu * self.products / max(value, 1e-6), residual)
+        return max(self.complementarity(), residual)
 
     def step(self) -> bool:
         """Take one predictor-corrector step; False if it could not move."""
