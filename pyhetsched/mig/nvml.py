@@ -49,6 +49,11 @@ class _ProfileInfo:
     name: str
 
 
+def preload() -> None:
+    """Load the binding, which takes as long as a call to the daemon; nothing is initialised."""
+    import pynvml  # noqa: F401
+
+
 class NvmlDriver:
     """One session with NVML; ``nvml_s`` is the time spent inside its calls so far.
 

@@ -9,9 +9,11 @@ drains a node whose prolog fails.
 from __future__ import annotations
 
 import logging
+import threading
 from typing import TYPE_CHECKING
 
 from pyhetsched.errors import DataError, MigError, NotNowError, NvmlCallError, RpcError
+from pyhetsched.mig.nvml import preload
 from pyhetsched.mig.nvml_codes import ABSENT
 from pyhetsched.mig.transaction import RESERVED
 from pyhetsched.model import Reservation
@@ -35,6 +37,8 @@ def run(job: HookJob, hook: Hook) -> None:
         environment.remove(hook.paths, job.job_id)
         return
     environment.write_blocked(hook.paths, job.job_id)
+    # Loaded while the daemon thinks: its answer is nearly always to create.
+    threading.Thread(target=preload, daemon=True).start()
     try:
         plan = patiently(lambda: _ask(job, hook.rpc), hook.clock, hook.patience_s)
         _check(plan, job)
