@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from pyhetsched.errors import ConfigError
-from pyhetsched.policies.registry import OptionValue
+from pyhetsched.policies.registry import OptionValue, resolve
 from pyhetsched.simulator.accounting import read_sacct
 from pyhetsched.simulator.cluster import SimCluster, parse_cluster
 from pyhetsched.simulator.gavel_jobs import read_gavel_jobs
@@ -103,6 +103,9 @@ def guess_format(path: Path) -> str:
 
 def play(scenario: Scenario, progress: Callable[[int, int], None] | None = None) -> Run:
     """Load and run a scenario; errors are ConfigError and DataError."""
+    # A light load may never ask the policy: a wrong name or option must be told all the same.
+    info, preset = resolve(scenario.policy)
+    info.options({**preset, **dict(scenario.options)})
     cluster = load_cluster(scenario)
     trace = load_trace(scenario, cluster)
     beliefs = Learned(trace) if scenario.unknown else None
