@@ -21,7 +21,7 @@ install: plugin-install ## Install everything under DESTDIR
 	$(call wrapper,$(PREFIX)/sbin/hetsched-node,pyhetsched.node.main)
 	install -D -m 0755 -t $(DESTDIR)$(INSTALL_LIB)/hooks slurm_plugins/hooks/prolog slurm_plugins/hooks/task-prolog \
 	    slurm_plugins/hooks/epilog
-	install -D -m 0644 -t $(DESTDIR)$(UNITDIR) systemd/*.service
+	install -D -m 0644 -t $(DESTDIR)$(UNITDIR) systemd/*.service systemd/*.timer
 	install -D -m 0644 systemd/hetsched.tmpfiles $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/hetsched.conf
 	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/doc/hetsched $(wildcard docs/*.md) README.md CHANGELOG.md
 	install -d $(DESTDIR)$(SYSCONFDIR)/hetsched

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
-from pyhetsched.errors import HetschedError, MigError, NotNowError, RpcError
+from pyhetsched.errors import HetschedError, MigError, RpcError
 from pyhetsched.mig.nvml import NvmlDriver
 from pyhetsched.mig.transaction import CREATING, DESTROYING
 from pyhetsched.model import GpuReport, MigInstance
-from pyhetsched.node import inventory
+from pyhetsched.node import environment, inventory
 from pyhetsched.node.hook import Hook, report_of
 from pyhetsched.node.journal import JobRecord
 from pyhetsched.node.paths import write_atomically
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from pyhetsched.rpc.gen import services_pb2 as pb
 
 log = logging.getLogger("hetsched.node")
+
+
+_LOOKS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +66,19 @@ def run(node: str, hook: Hook, booted: bool, destroy_foreign: bool = False) -> O
 
 def _reconcile(node: str, hook: Hook, driver: NvmlDriver, booted: bool, destroy_foreign: bool) -> Outcome:
     engine = hook.engine(driver)
-    inventory.write_mig_gpus(hook.paths, {index: driver.mig_mode(index) for index in driver.indexes})
-    notes = list(_clean(node, hook, engine, booted))
+    notes = _look_at_modes(hook, driver, booted)
+    notes += _clean(node, hook, engine, booted)
     if booted:
         for left in hook.paths.run.glob("job-*.env"):
             left.unlink(missing_ok=True)
         write_atomically(hook.paths.boot, hook.boot_id + "\n")
-    gpus = driver.gpus()
     try:
-        plan = patiently(lambda: _ask(node, hook, driver, gpus, booted), hook.clock, hook.patience_s)
+        gpus, plan = _compare(node, hook, driver, booted)
     except RpcError as error:
         write_atomically(hook.paths.pending, "", 0o644, durable=False)
         return Outcome(False, 0, 0, (*notes, f"the daemon was not reached: {error}"))
     hook.paths.pending.unlink(missing_ok=True)
-    destroyed = _destroy(plan, gpus, engine, booted and destroy_foreign)
+    destroyed = _destroy(plan, gpus, node, hook, engine, booted and destroy_foreign)
     if destroyed:
         after = pb_report(node, driver, hook)
         deliver(hook.rpc, hook.journal, after)
@@ -85,6 +88,45 @@ def _reconcile(node: str, hook: Hook, driver: NvmlDriver, booted: bool, destroy_
         *(f"foreign: {s.profile} at {s.start} ({s.uuid or s.gi_id})" for s in plan.foreign),
     ]
     return Outcome(True, destroyed, len(plan.foreign), tuple(notes))
+
+
+def _look_at_modes(hook: Hook, driver: NvmlDriver, booted: bool) -> list[str]:
+    """Note which GPUs are in MIG mode; after a boot switch it on again where the boot has lost it.
+
+    Hopper and later lose the mode with the driver and need no reset for it; nothing runs here yet.
+    """
+    modes = {index: driver.mig_mode(index) for index in driver.indexes}
+    wanted = inventory.remembered_mig_gpus(hook.paths) & set(modes) if booted else frozenset()
+    notes = []
+    for index in sorted(wanted):
+        if modes[index] != "off":
+            continue
+        try:
+            if driver.resetless(index):
+                modes[index] = driver.set_mig_mode(index, True)
+        except MigError as error:
+            log.error("GPU %d: MIG mode cannot be switched on again: %s", index, error)
+        result = "has lost MIG mode" if modes[index] == "off" else f"MIG mode is {modes[index]} again"
+        notes.append(f"GPU {index}: {result}")
+    inventory.write_mig_gpus(hook.paths, modes, wanted)
+    return notes
+
+
+def _compare(
+    node: str, hook: Hook, driver: NvmlDriver, booted: bool
+) -> tuple[tuple[GpuReport, ...], pb.ReconcilePlan]:
+    """Return the GPUs as the daemon was told of them, and its plan.
+
+    An instance that went while the daemon was being asked would look like a stranger's: then once more.
+    """
+    gpus = driver.gpus()
+    for _ in range(_LOOKS):
+        plan = patiently(partial(_ask, node, hook, driver, gpus, booted), hook.clock, hook.patience_s)
+        now = driver.gpus() if plan.foreign else gpus
+        if now == gpus:
+            break
+        gpus = now
+    return gpus, plan
 
 
 def _clean(node: str, hook: Hook, engine: SliceEngine, booted: bool) -> list[str]:
@@ -127,8 +169,9 @@ def _ask(
 
 
 def _destroy(
-    plan: pb.ReconcilePlan, gpus: tuple[GpuReport, ...], engine: SliceEngine, destroy_foreign: bool
-) -> int:
+    plan: pb.ReconcilePlan, gpus: tuple[GpuReport, ...], node: str, hook: Hook, engine: SliceEngine,
+    destroy_foreign: bool,
+) -> int:  # fmt: skip
     destroyed = 0
     for named in (*plan.destroy, *(plan.foreign if destroy_foreign else ())):
         place = _locate(named, gpus)
@@ -138,10 +181,31 @@ def _destroy(
             )
             continue
         try:
-            destroyed += engine.destroy_unclaimed(*place)
-        except NotNowError as error:
+            if _forgotten(named, hook, engine):
+                destroyed += _unmake_forgotten(named.job_id, node, hook, engine)
+            else:
+                destroyed += engine.destroy_unclaimed(*place)
+        except HetschedError as error:
             log.warning("%s at %d stays for now: %s", named.profile, named.start, error)
     return destroyed
+
+
+def _forgotten(named: pb.Slice, hook: Hook, engine: SliceEngine) -> bool:
+    """Whether a job that both the daemon and Slurm say is over has a record here: its epilog never ran."""
+    return (
+        bool(named.job_id) and hook.paths.record(named.job_id).exists() and engine.job_is_over(named.job_id)
+    )
+
+
+def _unmake_forgotten(job_id: int, node: str, hook: Hook, engine: SliceEngine) -> bool:
+    record = hook.journal.load(job_id)
+    if record is None:
+        return False
+    log.warning("job %d: it is over, and its epilog never ran; removing its slices", job_id)
+    environment.remove(hook.paths, job_id)
+    unmade = engine.unmake(record, 0.0)
+    deliver(hook.rpc, hook.journal, report_of(unmade.record, node, 0.0))
+    return unmade.done
 
 
 def _locate(named: pb.Slice, gpus: tuple[GpuReport, ...]) -> tuple[int, MigInstance] | None:

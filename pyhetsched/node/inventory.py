@@ -44,18 +44,31 @@ def gpu_message(gpu: GpuReport) -> pb.Gpu:
     )  # fmt: skip
 
 
-def write_mig_gpus(paths: NodePaths, modes: dict[int, str]) -> None:
-    """Write which GPUs are in MIG mode now, or might be (a mode that cannot be asked counts)."""
-    possible = [
-        str(index) for index, mode in sorted(modes.items()) if mode in ("on", "pending-off", "unknown")
-    ]
-    write_atomically(paths.mig_gpus, f",{','.join(possible)},\n", 0o644, durable=False)
+def write_mig_gpus(paths: NodePaths, modes: dict[int, str], wanted: Iterable[int] = ()) -> None:
+    """Write which GPUs are in MIG mode now, or might be (a mode that cannot be asked counts).
+
+    ``wanted`` are GPUs that should be, though they are not: their jobs must be seen to as well.
+    """
+    possible = {index for index, mode in modes.items() if mode in ("on", "pending-off", "unknown")}
+    text = f",{','.join(map(str, sorted(possible.union(wanted))))},\n"
+    write_atomically(paths.mig_gpus, text, 0o644, durable=False)
+    if remembered_mig_gpus(paths) != possible.union(wanted):
+        write_atomically(paths.remembered_mig_gpus, text)
+
+
+def remembered_mig_gpus(paths: NodePaths) -> frozenset[int]:
+    """Return the GPUs that were in MIG mode when this node was last looked at, also before a reboot."""
+    return _read(paths.remembered_mig_gpus) or frozenset()
 
 
 def read_mig_gpus(paths: NodePaths) -> frozenset[int] | None:
     """Return the indexes that the last inventory wrote, None if there was none."""
+    return _read(paths.mig_gpus)
+
+
+def _read(path: Path) -> frozenset[int] | None:
     try:
-        text = paths.mig_gpus.read_text(encoding="ascii")
+        text = path.read_text(encoding="ascii")
     except FileNotFoundError:
         return None
     return frozenset(int(part) for part in text.strip().split(",") if part.isdigit())

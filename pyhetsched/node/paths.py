@@ -47,6 +47,11 @@ class NodePaths:
         return self.run / "mig-gpus"
 
     @property
+    def remembered_mig_gpus(self) -> Path:
+        """The same, as it outlives a reboot: Hopper and later lose the mode then."""
+        return self.state / "mig-gpus"
+
+    @property
     def boot(self) -> Path:
         """The boot that the records belong to."""
         return self.state / "boot-id"

@@ -85,7 +85,7 @@ class SliceEngine:
         self._clock = clock
         self._isolation = isolation
         self._boot_id = boot_id
-        self._job_is_over = job_is_over
+        self.job_is_over = job_is_over
 
     # Making
 
@@ -186,7 +186,7 @@ class SliceEngine:
         for other in self._journal.records()[0]:
             if other.job_id == record.job_id or not self._in_the_way(other, record):
                 continue
-            if not all(r.state is DESTROYING for r in other.reservations) and not self._job_is_over(
+            if not all(r.state is DESTROYING for r in other.reservations) and not self.job_is_over(
                 other.job_id
             ):
                 log.warning(
