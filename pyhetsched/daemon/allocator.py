@@ -69,7 +69,11 @@ class Allocator:
         self._asks: dict[int, tuple[str, JobAsk | None]] = {}
 
     def concerns(self, node_list: str) -> bool:
-        """Return whether Slurm offers slices on any of these nodes: only then is there anything to reserve."""
+        """Return whether Slurm offers slices on any of these nodes: only then is there anything to reserve.
+
+        Raises `SlurmError` while it is not known.
+        """
+        self._watcher.require(expand(node_list))
         return any(self._watcher.offered(node) for node in expand(node_list))
 
     def allocate(self, job_id: int) -> Answer:
@@ -78,6 +82,7 @@ class Allocator:
             job = self.load(job_id)
             if job is None:
                 return Answer(Action.PROCEED, "Slurm does not know this job any more")
+            self._watcher.require(item.node for item in job.nodes)
             ask = self.learn(job)
             lost = self._mode_lost(job)
             if lost is not None:

@@ -64,9 +64,9 @@ class Housekeeping:
         """Close reservations that were never made although their job has long gone elsewhere."""
         old_s = self._clock.now_s() - _UNSEEN_S
         for item in self._book.open():
-            if item.state is ReservationState.RESERVED and item.changed_s < old_s:
-                if not self._allocator.serves(item):
-                    self._book.close([item], "the job never started on it")
+            unmade = item.state is ReservationState.RESERVED and item.changed_s < old_s
+            if unmade and not self._allocator.serves(item):
+                self._book.close([item], "the job never started on it")
 
     def _forget(self) -> None:
         if self._clock.monotonic_s() - self._forgot_s < _FORGET_EVERY_S:

@@ -91,6 +91,12 @@ class NodeService(services_pb2_grpc.NodeServicer):
                 self._allocator.cancel(job.job_id)
             return pb.PreparePlan(action=pb.PreparePlan.GIVE_BACK, job_id=job.job_id, message=answer.message)
         needs = self._allocator.needs(job, self._allocator.ask_of(job.job_id), request.node)
+        if needs.empty and job.on(request.node).shards:
+            text = "the node says that its GPU is in MIG mode, which is not known here yet"
+            answer = self._allocator.give_back(job, request.node, text)
+            if answer.action is Action.KILL:
+                self._allocator.cancel(job.job_id)
+            return pb.PreparePlan(action=pb.PreparePlan.GIVE_BACK, job_id=job.job_id, message=text)
         if needs.empty:
             return pb.PreparePlan(action=pb.PreparePlan.NOTHING, job_id=job.job_id)
         if needs.mismatch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from pyhetsched.clock import Clock
 from pyhetsched.config import Config
@@ -37,6 +37,7 @@ class Watcher:
         self._wake = threading.Event()
         self._stopping = False
         self._lock = threading.Lock()
+        self._asking = threading.Lock()
         self.failing = "Slurm has not been asked yet"
         self.slurm_version = ""
 
@@ -44,6 +45,17 @@ class Watcher:
     def view(self) -> ClusterView:
         """The cluster as of the last successful refresh."""
         return self._view
+
+    def require(self, names: Iterable[str]) -> None:
+        """Take a picture now if one of these nodes is not in it yet; raises `SlurmError`.
+
+        A daemon that has just started must not take a node that it has not seen for one without GPUs.
+        """
+        names = tuple(names)
+        if any(self.node(name) is None for name in names):
+            with self._asking:
+                if any(self.node(name) is None for name in names):
+                    self.refresh()
 
     def node(self, name: str) -> NodeView | None:
         """Return one node of the view."""

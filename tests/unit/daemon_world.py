@@ -24,7 +24,7 @@ from pyhetsched.daemon.node_service import NodeService
 from pyhetsched.daemon.reconciler import Reconciler
 from pyhetsched.daemon.tracker import Tracker
 from pyhetsched.daemon.watcher import Watcher
-from pyhetsched.errors import StoreError
+from pyhetsched.errors import SlurmError, StoreError
 from pyhetsched.model import Decision, Mode, Reservation
 from pyhetsched.rpc.gen import hook_pb2, services_pb2
 from pyhetsched.rpc.munge import Credential
@@ -116,7 +116,8 @@ class Running:
         journal = Journal(recorder, self.clock)
         slurm, config, clock = self.slurm, self.config, self.clock
         self.watcher = Watcher(slurm, NodeReportStore(self.database), config, clock)
-        self.watcher.refresh()
+        with contextlib.suppress(SlurmError):
+            self.watcher.refresh()
         self.book = Book(self.reservations, clock)
         self.giveback = GiveBack(slurm, ExclusionStore(self.database), config.allocation, clock)
         self.allocator = Allocator(
@@ -124,7 +125,8 @@ class Running:
         )
         tracker = Tracker(self.allocator, self.book, self.giveback, decisions, journal)
         no_submit: Any = None  # the rules of submit are not at stake here
-        self.hooks = Hooks(no_submit, self.allocator, tracker, lambda: Mode.ENFORCE, lambda uid: auth.Caller(uid, "", True, True))
+        root = auth.Caller(0, "root", True, True)
+        self.hooks = Hooks(no_submit, self.allocator, tracker, lambda: Mode.ENFORCE, lambda uid: root)
         self.node = NodeService(
             self.book, self.allocator, self.giveback, self.watcher, Reconciler(self.book, self.allocator, journal),
             journal, _Credentials(), lambda: Mode.ENFORCE, clock,
@@ -206,10 +208,13 @@ class SimulatedNode:
     def report(self, job_id: int, state: str, plans: list[services_pb2.SlicePlan] | None = None) -> None:
         """Tell what became of a job's slices."""
         slices = [
-            services_pb2.SliceReport(reservation_id=item.reservation_id, state=state, mig_uuid=f"MIG-{item.start}", gi_id=1)
+            services_pb2.SliceReport(
+                reservation_id=item.reservation_id, state=state, mig_uuid=f"MIG-{item.start}", gi_id=1
+            )
             for item in (self.records.get(job_id, []) if plans is None else plans)
         ]
-        self._call("Report", services_pb2.ReportRequest(node=self.name, job_id=job_id, slices=slices), services_pb2.Ack())
+        request = services_pb2.ReportRequest(node=self.name, job_id=job_id, slices=slices)
+        self._call("Report", request, services_pb2.Ack())
 
     def unmake(self, job_id: int) -> list[services_pb2.SlicePlan]:
         """Destroy what was made for a job and forget it; return what it was."""
@@ -227,7 +232,9 @@ class SimulatedNode:
             gpus.append(services_pb2.Gpu(index=index, model="A100-80GB", mig_mode=self.mig_mode, slices=slices))
         return services_pb2.GpuInventory(gpus=gpus, boot_id="b")
 
-    def reconcile(self, booted: bool = False, inventory: services_pb2.GpuInventory | None = None) -> services_pb2.ReconcilePlan:
+    def reconcile(
+        self, booted: bool = False, inventory: services_pb2.GpuInventory | None = None
+    ) -> services_pb2.ReconcilePlan:
         """Compare with the daemon and destroy what it names."""
         request = services_pb2.ReconcileRequest(
             node=self.name, inventory=inventory or self.inventory(), booted=booted, running_job_ids=list(self.records)

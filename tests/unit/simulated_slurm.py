@@ -67,7 +67,8 @@ class SimulatedSlurm:
 
     def submit(self, job_id: int, *profiles: str, shards: int, batch: bool = True) -> None:
         """A job that may have one slice of each of ``profiles``, waiting."""
-        ask = JobAsk("slices", tuple(SliceAsk(profile, 1) for profile in profiles), model_keys=("A100-80GB",), shards=shards)
+        slices = tuple(SliceAsk(profile, 1) for profile in profiles)
+        ask = JobAsk("slices", slices, model_keys=("A100-80GB",), shards=shards)
         self.known[job_id] = AllocatedJob(
             job_id, str(job_id), "job", "alice", 1001, "PENDING", partition="gpu", batch=batch,
             admin_comment=encode(f"{job_id:016x}", ask),

@@ -209,3 +209,16 @@ def test_a_node_that_has_lost_mig_mode_blocks_the_job_that_got_through(world: Wo
     world.slurm.allocate(7)
     assert world.nodes["node0"].prepare(7).action == PLAN.GIVE_BACK
     assert world.slurm.cancelled == [7]
+
+
+def test_a_daemon_that_has_not_seen_the_nodes_yet_lets_nothing_through(world: World) -> None:
+    world.slurm.submit(7, "1g.10gb", shards=4)
+    world.slurm.allocate(7)
+    world.slurm.down = True
+    world.restart()
+    assert world.daemon.allocate(7) == 0  # an error: the hook goes on, and the node asks
+    with pytest.raises(CallFailed) as failed:
+        world.nodes["node0"].prepare(7)
+    assert failed.value.code is grpc.StatusCode.UNAVAILABLE
+    world.slurm.down = False
+    assert world.nodes["node0"].prepare(7).action == PLAN.CREATE
