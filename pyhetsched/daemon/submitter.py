@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from pyhetsched.clock import Clock
 from pyhetsched.config import Config
+from pyhetsched.daemon.decision_memory import DecisionMemory
 from pyhetsched.daemon.journal import Journal, new_id, user_name
 from pyhetsched.daemon.modes import Modes
 from pyhetsched.daemon.steerer import Steerer
@@ -14,7 +15,7 @@ from pyhetsched.daemon.steering_plan import names, with_nodes
 from pyhetsched.daemon.watcher import Watcher
 from pyhetsched.model import Decision, JobAsk, JobField, Mode, SubmitOutcome, SubmitRequest, Verdict
 from pyhetsched.slurm.admin_comment import encode
-from pyhetsched.submit import SubmitPolicy, decide, decide_modify
+from pyhetsched.submit import SubmitPolicy, decide_modify
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +31,7 @@ class Submitter:
         self._modes = modes
         self._journal = journal
         self._clock = clock
+        self._memory = DecisionMemory()
         self.config = config
         self.counts = dict.fromkeys(Verdict, 0)
 
@@ -67,7 +69,7 @@ class Submitter:
             slices=options.slices, many_by_need=options.many_by_need, allow_cut_whole=options.allow_cut_whole,
             allow_flex=options.allow_flex, allow_opt_out=options.allow_opt_out, announce=options.announce,
         )  # fmt: skip
-        return decide(request, self._watcher.view, policy)
+        return self._memory.decide(request, self._watcher.view, policy)
 
     def _partition(self, request: SubmitRequest) -> str:
         if request.partition:

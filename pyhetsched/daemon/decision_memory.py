@@ -1,0 +1,39 @@
+"""Requests repeat: what was decided about the same request on the same picture of the cluster is decided again.
+
+Users submit the same script a hundred times over; `decide` is pure, so its outcome can be kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pyhetsched.model import ClusterView, SubmitOutcome, SubmitRequest
+from pyhetsched.submit import SubmitPolicy, decide
+
+_MOST = 2000
+
+#: What no rule may look at: it tells whose request it is, not what is asked.
+_SET_ASIDE = {"uid": 0, "user_name": "", "job_name": "", "submit_host": ""}
+
+
+class DecisionMemory:
+    """Outcomes by request, for one view and one policy; all is forgotten when either changes. Safe between threads."""
+
+    def __init__(self) -> None:
+        self._kept: tuple[ClusterView | None, SubmitPolicy, dict[SubmitRequest, SubmitOutcome]]
+        self._kept = (None, SubmitPolicy(), {})
+
+    def decide(self, request: SubmitRequest, view: ClusterView, policy: SubmitPolicy) -> SubmitOutcome:
+        """Return what `pyhetsched.submit.decide` returns."""
+        kept_view, kept_policy, outcomes = self._kept
+        if kept_view is not view or kept_policy != policy or len(outcomes) >= _MOST:
+            outcomes = {}
+            self._kept = (view, policy, outcomes)
+        key = replace(request, **_SET_ASIDE)  # type: ignore[arg-type]
+        outcome = outcomes.get(key)
+        if outcome is None:
+            outcome = decide(key, view, policy)
+            # What a failing rule was passed over for may be something that is over soon.
+            if not outcome.broken_rules:
+                outcomes[key] = outcome
+        return outcome
