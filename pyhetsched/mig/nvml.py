@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from pyhetsched.errors import MigError, NvmlCallError
+from pyhetsched.instances import GpuReport, MigInstance
 from pyhetsched.mig.nvml_codes import (
     FUNCTION_NOT_FOUND,
     GPU_IS_LOST,
@@ -29,7 +30,6 @@ from pyhetsched.mig.nvml_codes import (
     TEXTS,
     indexes_by_minor,
 )
-from pyhetsched.model import GpuReport, MigInstance
 
 _FIELD_RESETLESS_MIG = 184
 _ARRAY = 16  # at least as many instances of one profile as any GPU holds

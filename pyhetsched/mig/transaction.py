@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pyhetsched.errors import MigError
-from pyhetsched.model import MigInstance, Reservation, ReservationState
+from pyhetsched.instances import MigInstance, Reservation, ReservationState
 
 RESERVED, CREATING, READY, RUNNING, DESTROYING, GONE, FAILED = ReservationState
 

@@ -12,9 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pyhetsched.errors import HetschedError, MigError, RpcError
+from pyhetsched.instances import GpuReport, MigInstance
 from pyhetsched.mig.nvml import NvmlDriver
 from pyhetsched.mig.transaction import CREATING, DESTROYING
-from pyhetsched.model import GpuReport, MigInstance
 from pyhetsched.node import environment, inventory
 from pyhetsched.node.hook import Hook, report_of
 from pyhetsched.node.journal import JobRecord

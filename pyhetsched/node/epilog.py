@@ -10,8 +10,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from pyhetsched.errors import DataError, MigError, RpcError
+from pyhetsched.instances import Reservation, ReservationState
 from pyhetsched.mig.transaction import DESTROYING
-from pyhetsched.model import Reservation, ReservationState
 from pyhetsched.node import environment
 from pyhetsched.node.hook import Hook, HookJob, report_of
 from pyhetsched.node.journal import JobRecord, SliceRecord

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyhetsched.instances import GpuReport
 from pyhetsched.mig.nvml import NvmlDriver
-from pyhetsched.model import GpuReport
 from pyhetsched.node.paths import NodePaths, write_atomically
 
 if TYPE_CHECKING:

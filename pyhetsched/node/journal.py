@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pyhetsched.errors import DataError
-from pyhetsched.model import Reservation, ReservationState
+from pyhetsched.instances import Reservation, ReservationState
 from pyhetsched.node.paths import NodePaths, sync_directory, write_atomically
 
 _FORMAT = 1

@@ -13,10 +13,10 @@ import threading
 from typing import TYPE_CHECKING
 
 from pyhetsched.errors import DataError, MigError, NotNowError, NvmlCallError, RpcError
+from pyhetsched.instances import Reservation
 from pyhetsched.mig.nvml import preload
 from pyhetsched.mig.nvml_codes import ABSENT
 from pyhetsched.mig.transaction import RESERVED
-from pyhetsched.model import Reservation
 from pyhetsched.node import environment, inventory
 from pyhetsched.node.hook import Hook, HookJob, report_of
 from pyhetsched.node.journal import JobRecord, SliceRecord

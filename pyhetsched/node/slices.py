@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from pyhetsched.clock import Clock
 from pyhetsched.errors import MigError, NotNowError, NvmlCallError
+from pyhetsched.instances import MigInstance, Reservation, ReservationState
 from pyhetsched.mig.nvml import NvmlDriver
 from pyhetsched.mig.nvml_codes import IN_USE
 from pyhetsched.mig.transaction import (
@@ -27,7 +28,6 @@ from pyhetsched.mig.transaction import (
     recover,
     settle,
 )
-from pyhetsched.model import MigInstance, Reservation, ReservationState
 from pyhetsched.node import processes
 from pyhetsched.node.giveback import is_over
 from pyhetsched.node.isolation import Isolation

@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).parents[2] / "pyhetsched"
 
 # Lowest first. A room may import itself and the rooms before it; rooms in one set do not import each other.
 LEVELS: list[set[str]] = [
-    {"errors", "clock", "version"},
+    {"errors", "clock", "instances"},
     {"model"},
     {"config"},
     {"mig"},
