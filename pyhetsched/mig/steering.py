@@ -214,16 +214,24 @@ def steer(
 
 
 def settle(
-    previous: Mapping[int, frozenset[str]], steering: Steering, eligible: Mapping[int, frozenset[str]]
+    previous: Mapping[int, frozenset[str]],
+    steering: Steering,
+    eligible: Mapping[int, frozenset[str]],
+    closed: bool = False,
 ) -> dict[int, frozenset[str]]:
     """The nodes to exclude for each job, changed from ``previous`` as little as safety asks.
 
-    A job stays away from nodes that it was already kept from, unless it is now left open there, or would be
-    kept from all of its ``eligible`` nodes (Slurm then shows BadConstraints and plans no start for it).
+    ``steering`` must speak of all nodes, ``eligible`` gives the nodes that each job may use at all. With
+    ``closed`` a job is kept from every node that is not left open to it: robust where updates come late, but
+    Slurm shows BadConstraints for jobs that are open nowhere, and plans no start for them. Otherwise a job stays away from nodes that it was already kept from, unless it is now left open there, or would be
+    kept from all of its nodes.
     """
+    nowhere: frozenset[str] = frozenset()
+    if closed:
+        return {i: eligible[i] - steering.open_to.get(i, nowhere) for i in steering.avoid}
     result = {}
     for job_id, wanted in steering.avoid.items():
-        kept = (previous.get(job_id, frozenset()) | wanted) - steering.open_to.get(job_id, frozenset())
+        kept = (previous.get(job_id, nowhere) | wanted) - steering.open_to.get(job_id, nowhere)
         result[job_id] = kept if eligible[job_id] - kept else wanted
     return result
 

@@ -40,10 +40,15 @@ class Way(enum.Enum):
 
     HAND_BACK = "hand back only"
     NEXT_START = "avoid nodes whose next pick is a hole"
-    STEER = "leave nodes open only to safe sets of jobs"
-    STEER_LATE = "the same, but nodes to avoid are updated after a GPU was freed"
+    STEER = "leave nodes with room open to safe sets only"
+    STEER_CLOSED = "leave any node open to safe sets only"
+    STEER_LATE = "nodes with room, updated too late"
+    STEER_CLOSED_LATE = "any node, updated too late"
     PIN = "pin each job to a GPU, in queue order"
     EXACT = "exact planner, free choice of GPU"
+
+
+_STEERED = frozenset({Way.STEER, Way.STEER_CLOSED, Way.STEER_LATE, Way.STEER_CLOSED_LATE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,11 +232,11 @@ class _Run:
     def _avoided(self) -> dict[int, frozenset[str]]:
         """The nodes that each waiting job is kept away from, as computed before the pass."""
         cluster = self.cluster
-        if self.way is Way.STEER_LATE and self.last_avoid:
+        if self.way in (Way.STEER_LATE, Way.STEER_CLOSED_LATE) and self.last_avoid:
             known = self.last_avoid
             fresh = {i: n for i, n in self._steered().items() if i not in known}
             return {i: fresh.get(i, known.get(i, frozenset())) for i in self.queue}
-        if self.way in (Way.STEER, Way.STEER_LATE):
+        if self.way in _STEERED:
             return self._steered()
         if self.way is Way.NEXT_START:
             profiles = {self.jobs[i].profile for i in self.queue}
@@ -247,7 +252,8 @@ class _Run:
         waiting = [PendingSlices(i, (self.jobs[i].profile,)) for i in self.queue]
         steering = steer(cluster.view(), waiting, cluster.predictor.rule)
         everywhere = dict.fromkeys(steering.avoid, frozenset(cluster.names))
-        avoid = settle(self.last_avoid, steering, everywhere)
+        closed = self.way in (Way.STEER_CLOSED, Way.STEER_CLOSED_LATE)
+        avoid = settle(self.last_avoid, steering, everywhere, closed)
         self.updates += sum(1 for i, nodes in avoid.items() if self.last_avoid.get(i, frozenset()) != nodes)
         self.last_avoid = avoid
         return avoid

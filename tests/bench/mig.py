@@ -41,7 +41,9 @@ WAYS = [
     (Way.NEXT_START, PickRule.FIRST_FIT),
     (Way.STEER, PickRule.FIRST_FIT),
     (Way.STEER, PickRule.LEAST_LOADED),
+    (Way.STEER_CLOSED, PickRule.FIRST_FIT),
     (Way.STEER_LATE, PickRule.FIRST_FIT),
+    (Way.STEER_CLOSED_LATE, PickRule.FIRST_FIT),
 ]
 
 
@@ -85,7 +87,7 @@ def bench_steering() -> dict[str, dict[str, dict[str, float]]]:
             label = f"{way.value} ({rule.value})" if rule is PickRule.LEAST_LOADED else way.value
             results[name][label] = row = record(outcomes, exact_hours)
             print(
-                f"  {label:<68} slice-hours/exact {row['slice_hours_over_exact']:.4f}  "
+                f"  {label:<62} slice-hours/exact {row['slice_hours_over_exact']:.4f}  "
                 f"in use {row['utilisation']:.1%}  handed back {row['handed_back_share']:.3%}",
                 flush=True,
             )

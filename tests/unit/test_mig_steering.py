@@ -128,3 +128,5 @@ def test_settling_changes_as_little_as_safety_asks() -> None:
     assert settled[1] == previous[1]
     assert settled[2] == frozenset({"a"})
     assert settled[3] == frozenset({"a"})
+    closed = settle(previous, steering, {1: nodes, 2: nodes, 3: nodes}, closed=True)
+    assert closed == {1: nodes, 2: nodes, 3: frozenset({"a", "c"})}
