@@ -145,7 +145,7 @@ class Invariants:
         found += [f"{path.parent.name} has {path.name}" for path in NODE_RUN.glob("*/job-*.env")]
         gpus = json.loads(run_as("root", "hetsched", "gpus", "--json").out or '{"nodes": []}')
         found += [
-            f"{node['name']} GPU {gpu['index']} in the book: {item['profile']} {item['state']}, job {item.get('job_id')}"
+            f"{node['name']} GPU {gpu['index']} in the book: {item['profile']} {item['state']} {item.get('job_id')}"
             for node in gpus["nodes"]
             for gpu in node["gpus"]
             for item in gpu["slices"]

@@ -65,11 +65,15 @@ class _Credentials:
 
 @dataclass
 class Deadly:
-    """Where the database fails or the daemon dies: at write number ``at`` (from 0), ``after`` it or before."""
+    """Where the daemon dies: at transaction number ``at`` (from 0), ``after`` it or before; or the database fails.
+
+    The database is ``full`` until further notice, or for three transactions ``full_from`` on.
+    """
 
     at: int = -1
     after: bool = False
     full: bool = False
+    full_from: int = 1_000_000
     writes: int = 0
     dead: bool = False
 
@@ -83,6 +87,8 @@ class Deadly:
             if self.full:
                 raise StoreError("the database is full")
             number, self.writes = self.writes, self.writes + 1
+            if self.full_from <= number < self.full_from + 3:
+                raise StoreError("the database is full")
             if number == self.at and not self.after:
                 self.dead = True
                 raise Died
