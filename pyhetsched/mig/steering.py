@@ -221,10 +221,10 @@ def settle(
 ) -> dict[int, frozenset[str]]:
     """The nodes to exclude for each job, changed from ``previous`` as little as safety asks.
 
-    ``steering`` must speak of all nodes, ``eligible`` gives the nodes that each job may use at all. With
-    ``closed`` a job is kept from every node that is not left open to it: robust where updates come late, but
-    Slurm shows BadConstraints for jobs that are open nowhere, and plans no start for them. Otherwise a job stays away from nodes that it was already kept from, unless it is now left open there, or would be
-    kept from all of its nodes.
+    ``steering`` must speak of all nodes; ``eligible`` gives the nodes that each job may use at all. A job stays
+    away from nodes that it was already kept from, unless it is now left open there or would be kept from all
+    of its nodes. With ``closed`` it is kept from every node that is not left open to it: robust where updates
+    come late, but Slurm shows BadConstraints for jobs that are open nowhere, and plans no start for them.
     """
     nowhere: frozenset[str] = frozenset()
     if closed:
