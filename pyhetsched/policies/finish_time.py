@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -10,21 +11,27 @@ from pyhetsched.policies import levels, packed
 from pyhetsched.policies.contract import Allocation, ClusterState, Floats, changed
 from pyhetsched.policies.demands import FinishDemand
 from pyhetsched.policies.groups import Groups, group_jobs
-from pyhetsched.policies.max_min import HIGHS, INTERIOR, unaware
+from pyhetsched.policies.max_min import HIGHS, INTERIOR, reference_rates, unaware
 from pyhetsched.policies.reference import isolated_shares, throughput_of
 from pyhetsched.policies.registry import Context, empty, policy
+from pyhetsched.policies.total import fill_rest
+
+_GIVE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class FinishTimeOptions:
     """Options of ``finish-time``.
 
-    ``aware``: look at the throughputs (else the mean rate over the types stands for each). ``packed``:
-    let pairs of jobs share GPUs where the state has a pair table.
+    ``aware``: look at the throughputs (else the rate on the fastest type stands for each). ``packed``:
+    let pairs of jobs share GPUs where the state has a pair table. ``rest``: who gets what the worst ratio leaves
+    open: ``central`` all a little, ``throughput`` those that use it best, ``shortest`` those with the
+    least work left.
     """
 
     aware: bool = True
     packed: bool = False
+    rest: Literal["central", "throughput", "shortest"] = "throughput"
 
 
 def ideal_s(state: ClusterState) -> Floats:
@@ -37,10 +44,14 @@ def ideal_s(state: ClusterState) -> Floats:
 def _view(state: ClusterState, options: FinishTimeOptions) -> tuple[ClusterState, Groups, FinishDemand]:
     view = state
     if not options.aware:
-        mean = np.where(state.usable, state.throughput, 0.0).sum(axis=1) / np.maximum(
-            state.usable.sum(axis=1), 1
+        reference = reference_rates(state)
+        # Progress already made counts in the same unit as the work that is left.
+        shares = isolated_shares(state)
+        rates = np.where(state.usable, state.throughput, 0.0)
+        seen = throughput_of(shares, rates) / (throughput_of(shares, np.sign(rates)) * reference + 1e-300)
+        view = changed(
+            unaware(state), remaining=state.remaining / reference, isolated_used_s=state.isolated_used_s * seen
         )
-        view = changed(unaware(state), remaining=state.remaining / np.maximum(mean, 1e-300))
     ideal = ideal_s(view)
     remaining = np.maximum(view.remaining, 1e-9)
     groups = group_jobs(view, remaining, view.age_s, ideal)
@@ -71,7 +82,14 @@ def finish_time(state: ClusterState, options: FinishTimeOptions, context: Contex
     if not groups.n_groups:
         return empty(state)
     answer = levels.raise_level(view, groups, demand, context)
-    return levels.tell(view, groups, answer, 1.0 / answer.value, INTERIOR)
+    told = levels.tell(view, groups, answer, 1.0 / answer.value, INTERIOR)
+    if options.rest == "central":
+        return told
+    best = groups.throughput.max(axis=1)
+    unit = demand.remaining if options.rest == "shortest" else best
+    floor = demand.at(answer.value * (1 - _GIVE))[0]
+    rest = fill_rest(view, groups, groups.throughput / unit[:, None], floor, context)
+    return replace(told, shares=groups.expand(view, rest.shares))
 
 
 @finish_time.rung(HIGHS)

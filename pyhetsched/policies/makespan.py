@@ -15,7 +15,7 @@ from pyhetsched.policies.contract import Allocation, ClusterState
 from pyhetsched.policies.demands import AffineDemand
 from pyhetsched.policies.groups import Groups, group_jobs
 from pyhetsched.policies.interior import ShareAnswer
-from pyhetsched.policies.max_min import HIGHS, INTERIOR, unaware
+from pyhetsched.policies.max_min import HIGHS, INTERIOR, reference_rates, unaware
 from pyhetsched.policies.registry import Context, empty, policy
 
 
@@ -23,7 +23,7 @@ from pyhetsched.policies.registry import Context, empty, policy
 class MakespanOptions:
     """Options of ``makespan``.
 
-    ``aware``: look at the throughputs (else the mean rate over the types stands for each). ``packed``:
+    ``aware``: look at the throughputs (else the rate on the fastest type stands for each). ``packed``:
     let pairs of jobs share GPUs where the state has a pair table.
     """
 
@@ -36,9 +36,7 @@ def _view(state: ClusterState, options: MakespanOptions) -> tuple[ClusterState, 
     remaining = np.maximum(state.remaining, 1e-9)
     if not options.aware:
         view = unaware(state)
-        # Without types, work is time: the steps left over the mean rate.
-        rates = np.where(state.usable, state.throughput, 0.0).sum(axis=1)
-        remaining = remaining / np.maximum(rates / np.maximum(state.usable.sum(axis=1), 1), 1e-300)
+        remaining = remaining / reference_rates(state)  # without types, work is time
     groups = group_jobs(view, remaining)
     need = remaining[groups.first]
     return view, groups, AffineDemand(np.zeros_like(need), need)

@@ -36,6 +36,18 @@ def unaware(state: ClusterState) -> ClusterState:
     return changed(state, throughput=np.where(state.throughput > 0, 1.0, 0.0))
 
 
+def reference_rates(state: ClusterState) -> Floats:
+    """Return [M] each job's rate on the type that is fastest on the whole (its own best one if it cannot run there).
+
+    Gavel's agnostic variants take this rate for every type.
+    """
+    rates = np.where(state.usable, state.throughput, 0.0)
+    best = rates.max(axis=1, initial=0.0)
+    merit = (rates / np.where(best > 0, best, 1.0)[:, None]).sum(axis=0)
+    chosen = rates[:, int(merit.argmax())] if state.n_jobs else best
+    return np.where(chosen > 0, chosen, np.where(best > 0, best, 1.0))
+
+
 def fair_slope(state: ClusterState) -> Floats:
     """Return [M] w_m * thr(m, X_eq) / g_m: the rate a job needs for each unit of the max-min objective."""
     equal = throughput_of(equal_shares(state), state.throughput)

@@ -230,7 +230,7 @@ def _most(
         need, part = _servable(state, groups, need, context, simplex)
         if part < 1:
             notes = (f"all floors were lowered to {part:.4g} of what was asked",)
-    answer = (_simplex if simplex else _interior)(state, groups, worth[at], need, context)
+    answer = (_simplex if simplex else fill_rest)(state, groups, worth[at], need, context)
     told = levels.tell(state, groups, answer, answer.value, HIGHS if simplex else INTERIOR)
     return replace(told, diagnostics=replace(told.diagnostics, notes=notes))
 
@@ -249,9 +249,10 @@ def _servable(
     return need * (min(top.value, 1.0) * (1 - _GIVE)), part
 
 
-def _interior(
+def fill_rest(
     state: ClusterState, groups: Groups, worth: Floats, need: Floats, context: Context
 ) -> ShareAnswer:
+    """Maximise the sum of size * worth[g, j] X[g, j] with thr >= need [G], by the interior-point method."""
     problem = ShareProblem(
         throughput=groups.throughput,
         size=groups.size,
