@@ -98,6 +98,7 @@ class Daemon:
 
     def start(self) -> None:
         """Bind and serve; raises `ConfigError` for an address that cannot be bound."""
+        self._submitter.warm_up()
         socket = self.config.daemon.socket
         Path(socket).unlink(missing_ok=True)
         for address in (f"unix:{socket}", *self.config.daemon.listen):

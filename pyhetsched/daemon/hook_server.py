@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 MAX_FRAME = 65536
 _READ_S = 5.0
 _SLOW_S = 0.03
+_ACCEPTORS = 8
 _ACTIONS = {
     Action.PROCEED: pb.AllocateReply.PROCEED,
     Action.GAVE_BACK: pb.AllocateReply.GAVE_BACK,
@@ -96,7 +97,7 @@ class Hooks:
 
 
 class HookServer:
-    """Serves `Hooks` on a unix socket, one thread a connection, to ``allowed`` uids only (SO_PEERCRED)."""
+    """Serves `Hooks` on a unix socket, a few threads accepting, to ``allowed`` uids only (SO_PEERCRED)."""
 
     def __init__(self, path: str, hooks: Hooks, allowed: Collection[int]) -> None:
         self._path = path
@@ -115,14 +116,11 @@ class HookServer:
 
     def run(self) -> None:
         """Accept connections until `stop`."""
-        while not self._stopping:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:
-                if not self._stopping:
-                    log.exception("hook socket: accept failed")
-                return
-            threading.Thread(target=self._serve, args=(connection,), name="hook", daemon=True).start()
+        threads = [threading.Thread(target=self._accept, name="hook", daemon=True) for _ in range(_ACCEPTORS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
 
     def stop(self) -> None:
         """Stop accepting, and take the socket away."""
@@ -131,23 +129,49 @@ class HookServer:
         self._socket.close()
         Path(self._path).unlink(missing_ok=True)
 
-    def _serve(self, connection: socket.socket) -> None:
-        with connection:
-            connection.settimeout(_READ_S)
+    def _accept(self) -> None:
+        while not self._stopping:
             try:
-                _pid, uid, _gid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-                if uid not in self._allowed:
-                    log.warning("hook socket: uid %d is not allowed to ask", uid)
-                    return
-                request = pb.HookRequest.FromString(_read_frame(connection))
-                started_s = time.monotonic()
-                body = self._hooks.answer(request).SerializeToString()
+                connection, _ = self._socket.accept()
+            except OSError:
+                if not self._stopping:
+                    log.exception("hook socket: accept failed")
+                return
+            self._serve(connection)
+
+    def _serve(self, connection: socket.socket) -> None:
+        request = self._read(connection)
+        if request is None:
+            connection.close()
+        elif request.WhichOneof("what") == "allocate":
+            # PrologSlurmctld may wait for seconds, and slurmctld does not wait for it: never before a submit.
+            threading.Thread(target=self._reply, args=(connection, request), name="allocate", daemon=True).start()
+        else:
+            self._reply(connection, request)
+
+    def _read(self, connection: socket.socket) -> pb.HookRequest | None:
+        """Return the request of a peer that may ask, None where there is none."""
+        connection.settimeout(_READ_S)
+        try:
+            _pid, uid, _gid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            if uid in self._allowed:
+                return pb.HookRequest.FromString(_read_frame(connection))
+            log.warning("hook socket: uid %d is not allowed to ask", uid)
+        except (DecodeError, ValueError) as error:
+            log.warning("hook socket: malformed request: %s", error)
+        except OSError as error:
+            log.info("hook socket: the hook went away: %s", error)
+        return None
+
+    def _reply(self, connection: socket.socket, request: pb.HookRequest) -> None:
+        with connection:
+            started_s = time.monotonic()
+            body = self._hooks.answer(request).SerializeToString()
+            try:
                 connection.sendall(struct.pack(">I", len(body)) + body)
-                self._watch_time(request.WhichOneof("what"), time.monotonic() - started_s)
-            except (DecodeError, ValueError) as error:
-                log.warning("hook socket: malformed request: %s", error)
             except OSError as error:
                 log.info("hook socket: the hook went away: %s", error)
+            self._watch_time(request.WhichOneof("what"), time.monotonic() - started_s)
 
     def _watch_time(self, what: str | None, took_s: float) -> None:
         """slurmctld waits while a submit or a change is answered; a slow answer is worth a line in the log."""

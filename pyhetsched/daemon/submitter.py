@@ -13,6 +13,7 @@ from pyhetsched.daemon.modes import Modes
 from pyhetsched.daemon.steerer import Steerer
 from pyhetsched.daemon.steering_plan import names, with_nodes
 from pyhetsched.daemon.watcher import Watcher
+from pyhetsched.mig.profiles import mig_models, weights_of
 from pyhetsched.model import Decision, JobAsk, JobField, Mode, SubmitOutcome, SubmitRequest, Verdict
 from pyhetsched.slurm.admin_comment import encode
 from pyhetsched.submit import SubmitPolicy, decide_modify
@@ -49,6 +50,12 @@ class Submitter:
         if mode is Mode.SHADOW:
             outcome = SubmitOutcome(Verdict.UNCHANGED, outcome.ask)
         return self._with_comment(request, outcome, decision.id), decision.id
+
+    def warm_up(self) -> None:
+        """Decide on a slice once, so that what is computed for a GPU model is there before slurmctld waits for it."""
+        self._decide(SubmitRequest(tres_per_node="gres/gpu:1g.10gb:1", batch=True))
+        for model in mig_models():
+            weights_of(model)
 
     def would_run(self, request: SubmitRequest) -> tuple[SubmitOutcome, Decision]:
         """Return what would be done with ``request``; nothing is recorded or counted."""
