@@ -117,7 +117,7 @@ class Steerer:
             theirs.close()
         state = SteeringState(
             self._nodes, self._watcher.view, self._giveback.bounced(),
-            PickRule(self.config.steering.pick.replace("-", " ")),
+            PickRule(self.config.steering.pick.replace("-", " ")), self.config.steering.strict,
         )  # fmt: skip
         self._connection.send(state)
         if not self._connection.poll(_ANSWER_S):

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyhetsched.errors import RequestError
-from pyhetsched.mig.steering import NodeGpus, PendingSlices, PickRule, steer
+from pyhetsched.mig.steering import NodeGpus, PendingSlices, PickRule, settle, steer
 from pyhetsched.model import ClusterView, JobAsk, NodeView
 from pyhetsched.slurm.admin_comment import decode, owners_exclusions
 from pyhetsched.slurm.hosts import expand, fold
@@ -24,6 +24,7 @@ class SteeringState:
     view: ClusterView
     bounced: Mapping[int, tuple[str, ...]]
     pick: PickRule = PickRule.FIRST_FIT
+    strict: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class Planner:
     def __init__(self) -> None:
         self._set: dict[int, frozenset[str]] = {}
         self._owners: dict[int, frozenset[str]] = {}
+        self._kept: Mapping[int, frozenset[str]] = {}
 
     def plan(self, jobs: Sequence[PendingJob], state: SteeringState) -> Steering:
         """Return the excluded nodes of every job that must have others than it has."""
@@ -47,10 +49,13 @@ class Planner:
         slices = [job for job in jobs if job.job_id in known and _is_steered(known[job.job_id][1], job)]
         owners = {job.job_id: self._owners_of(job, state) for job in slices}
         waiting = sorted(slices, key=lambda job: (-job.priority, job.job_id))
-        avoid = steer(state.nodes, list(_asks(waiting, known, owners, state.view)), state.pick).avoid
+        asks = list(_asks(waiting, known, owners, state.view))
+        eligible = {ask.job_id: ask.nodes or frozenset() for ask in asks}
+        self._kept = settle(self._kept, steer(state.nodes, asks, state.pick), eligible, state.strict)
         changes: dict[int, frozenset[str]] = {}
         for job in slices:
-            wanted = owners[job.job_id] | avoid.get(job.job_id, frozenset()) | set(state.bounced.get(job.job_id, ()))
+            kept = self._kept.get(job.job_id, frozenset())
+            wanted = owners[job.job_id] | kept | set(state.bounced.get(job.job_id, ()))
             if wanted != names(job.excluded_nodes):
                 changes[job.job_id] = wanted
             self._set[job.job_id] = wanted
