@@ -113,12 +113,36 @@ class SteeringConfig(_Section):
     """Keeping pending slice jobs away from GPUs where they would be admitted and have no start.
 
     ``pick`` is how Slurm picks a GPU for shards: ``least-loaded`` with LL_SHARED_GRES, else ``first-fit``.
+    ``strict`` keeps a job from every node that is not left open to it, also from full ones: fewer jobs are given
+    back where Slurm frees and fills a GPU faster than we look, but squeue shows BadConstraints for some that wait.
     """
 
     enabled: bool = True
     pick: Literal["first-fit", "least-loaded"] = "first-fit"
-    least_s: Seconds = 0.25
+    strict: bool = False
+    least_s: Seconds = 0.1
     most_s: Seconds = 5.0
+
+
+class PoolConfig(_Section):
+    """The nodes whose MIG mode follows demand, all GPUs of a node at once; see docs/administrators.md.
+
+    ``nodes`` is a hostlist; counts are nodes, and ``hourly_changes`` bounds the nodes changed in any hour.
+    ``allow_reset`` permits the GPU reset that Ampere needs. Operators may order changes without ``enabled``.
+    """
+
+    enabled: bool = False
+    nodes: str = ""
+    min_nodes: int = Field(default=0, ge=0)
+    max_nodes: int | None = Field(default=None, ge=0)
+    spare_nodes: int = Field(default=0, ge=0)
+    hourly_changes: int = Field(default=4, ge=0)
+    grow_after_s: float = Field(default=120.0, ge=0)
+    shrink_after_s: float = Field(default=1800.0, ge=0)
+    recent_s: float = Field(default=900.0, ge=0)
+    period_s: Seconds = 10.0
+    order_s: Seconds = 300.0
+    allow_reset: bool = False
 
 
 class SubmitConfig(_Section):
@@ -155,6 +179,7 @@ class Config(_Section):
     store: StoreConfig = StoreConfig()
     allocation: AllocationConfig = AllocationConfig()
     steering: SteeringConfig = SteeringConfig()
+    pool: PoolConfig = PoolConfig()
     submit: SubmitConfig = SubmitConfig()
     node: NodeConfig = NodeConfig()
 
