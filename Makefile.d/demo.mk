@@ -1,16 +1,11 @@
-# The cluster of the demo, the tests and the benches: real Slurm daemons in namespaces of their own (tests/testbed).
-TESTBED := tests/testbed/testbed
-
+# What is played and measured on the test cluster (testbed.mk has its settings).
 .PHONY: demo shell bench
 
-demo: ## Build what is needed, boot a mixed cluster, play a scenario of ordinary users
-	@$(TESTBED) build
-	@$(TESTBED) run -- python tests/demo/demo.py
+demo: testbed ## Build what is needed, boot a mixed cluster, play a scenario of ordinary users
+	@$(TESTBED) run $(TESTBED_OPTIONS) -- python tests/demo/demo.py
 
-shell: ## An interactive shell in a fresh cluster
-	@$(TESTBED) build
-	@$(TESTBED) shell
+shell: testbed ## An interactive shell in a fresh cluster
+	@$(TESTBED) shell $(TESTBED_OPTIONS)
 
-bench: ## Measure the main path: submits, hooks, prologs (build/bench/main_path.json)
-	@$(TESTBED) build
-	@$(TESTBED) run -- python tests/bench/main_path.py
+bench: testbed ## Measure the main path: submits, hooks, prologs (build/bench/main_path.json)
+	@$(TESTBED) run $(TESTBED_OPTIONS) -- python tests/bench/main_path.py

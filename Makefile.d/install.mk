@@ -1,5 +1,6 @@
 # make install DESTDIR= PREFIX=/usr PYTHON=/usr/lib/hetsched/venv/bin/python3 SLURM_PLUGIN_DIR=
 # PYTHON is the interpreter that the commands run on; it must have what setup.py names, and pyslurm for hetschedd.
+PREFIX ?= /usr
 PYTHON ?= $(PREFIX)/lib/hetsched/venv/bin/python3
 SYSCONFDIR ?= /etc
 UNITDIR ?= $(PREFIX)/lib/systemd/system

@@ -27,9 +27,13 @@ class Modes:
         self._set = store.all()
         self.config = config
 
+    def disabled(self) -> bool:
+        """Whether the flag file that switches everything off is there."""
+        return Path(self.config.disabled_file).exists()
+
     def of(self, user: str, account: str, partition: str) -> Mode:
         """Return the mode for a job."""
-        if Path(self.config.disabled_file).exists():
+        if self.disabled():
             return Mode.OFF
         found = self._find(user, account, partition)
         chosen = zlib.crc32(user.encode()) % 100 < self.config.percent
@@ -37,7 +41,7 @@ class Modes:
 
     def cluster(self) -> Mode:
         """Return the mode of what is not about one user's submit: reservations and nodes."""
-        return Mode.OFF if Path(self.config.disabled_file).exists() else self.default
+        return Mode.OFF if self.disabled() else self.default
 
     @property
     def default(self) -> Mode:

@@ -185,6 +185,8 @@ class ControlService(services_pb2_grpc.ControlServicer):
         return self.Status(pb.StatusRequest(), context)
 
     def _warnings(self) -> Iterator[str]:
+        if self._modes.disabled():
+            yield f"{self._modes.config.disabled_file} exists: nothing is rewritten or cut, whatever the mode"
         if self._watcher.failing:
             yield f"slurmctld: {self._watcher.failing}"
         if self._journal.recorder.failing:
