@@ -1,0 +1,1 @@
+"""Tables of GPU models; read by :mod:`pyhetsched.mig.profiles`."""
