@@ -90,7 +90,8 @@ class ClusterState:
 
     Shapes: M jobs, J types. ``throughput`` and ``sigma`` are [M, J], all other job columns [M].
     Rows are in order of arrival (oldest first). ``running_on`` is the type index a job holds now, -1
-    if none. Arrays must not be written to.
+    if none. ``movable`` [M] is False for running jobs that nobody may move or preempt (None: all may be
+    moved). Arrays must not be written to.
     """
 
     types: tuple[GpuType, ...]
@@ -113,6 +114,7 @@ class ClusterState:
     account_weights: Mapping[tuple[str, ...], float] = field(default_factory=dict)
     pairs: PairTable | None = None
     now_s: float = 0.0
+    movable: NDArray[np.bool_] | None = None
     counts: Floats = field(init=False)
     usable: NDArray[np.bool_] = field(init=False)
 

@@ -9,8 +9,10 @@ Our own construction. Two regimes:
   this is the classic exact method for R||sum C_j: Horn 1973, Bruno, Coffman and Sethi 1974; AlloX, EuroSys'20, uses it
   too). Lists run smallest area first. Solved anew whenever jobs come or go, with running jobs free to move, this also
   gains what preemption allows.
-* **Light**: everybody can run; then the most relative speed, sum over jobs of T_mj / max_j T_mj, with a small
-  bonus p_m^-short_first for jobs that will soon give their devices back.
+* **Light** (and jobs may be moved later): everybody can run; then the most relative speed, sum over jobs of
+  T_mj / max_j T_mj, with a small bonus p_m^-short_first for jobs that will soon give their devices back.
+
+Running jobs that nobody may move (ClusterState.movable) stay; those who come to their type wait for their areas.
 """
 
 from __future__ import annotations
@@ -32,11 +34,11 @@ _NEVER = 1e15
 class MinJctOptions:
     """Options of ``min-jct``.
 
-    ``light``: GPUs asked for / GPUs there are, up to which devices are matched and not queued for.
-    ``short_first``: exponent of the bonus for short jobs among those that run. ``rho_limit``: bound on a job's
-    finish-time ratio (JCT / time on its 1/M part of the cluster): jobs about to miss it go first; none: no
-    bound. ``exact_jobs``: largest queue that is matched exactly (a third of it
-    where the last call's answer is at hand to start from).
+    ``light``: GPUs asked for / GPUs there are, up to which devices are matched and not queued for, if jobs may be
+    moved. ``short_first``: exponent of the bonus for short jobs among those that run. ``rho_limit``: bound on a
+    job's finish-time ratio (JCT / time on its 1/M part of the cluster): jobs about to miss it go first; none: no
+    bound. ``exact_jobs``: largest queue that is matched exactly (a third of it where the last call's answer is
+    at hand to start from).
     """
 
     light: float = 1.3
@@ -53,13 +55,20 @@ class MinJctOptions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Work:
-    """The jobs that can run: rows of the state, run times [m, J] (inf where not usable), gangs, weights."""
+    """The jobs that can be placed: rows of the state, run times [m, J] (inf where not usable), gangs, weights.
+
+    ``pinned`` are rows of running jobs that must stay; they hold ``held`` [J] devices, and the areas they still have
+    to work off make everybody behind them wait ``backlog_s`` [J].
+    """
 
     rows: Ints
     run_s: Floats
     gang: Floats
     weight: Floats
     counts: Floats
+    pinned: Ints
+    held: Floats
+    backlog_s: Floats
 
     @property
     def best_s(self) -> Floats:
@@ -87,16 +96,11 @@ def min_jct(state: ClusterState, options: MinJctOptions, context: Context) -> Al
     """
     work = _work(state)
     if not len(work.rows):
-        return Allocation(
-            np.zeros((state.n_jobs, state.n_types)),
-            0.0,
-            order=np.empty(0, dtype=np.int64),
-            wanted=np.full(state.n_jobs, NO_TYPE, dtype=np.int64),
-            backfill=True,
-            diagnostics=Diagnostics(solver="nothing to do"),
-        )
+        nobody = np.empty(0, dtype=np.int64)
+        return _answer(state, work, nobody, np.empty(0), "nothing to do")
     urgent = _urgency(state, work, options.rho_limit)
-    if work.gang.sum() <= options.light * work.counts.sum():
+    # Where jobs stay on the type they start on, a slow idle device is a trap: then always weigh the wait against it.
+    if state.movable is None and work.gang.sum() <= options.light * work.counts.sum():
         solver, (column, rank) = "matching", _light(work, options.short_first, urgent)
     else:
         solver, column = _queue(state, work, options.exact_jobs, context)
@@ -106,12 +110,18 @@ def min_jct(state: ClusterState, options: MinJctOptions, context: Context) -> Al
 
 
 def _work(state: ClusterState) -> _Work:
-    rows = np.flatnonzero(state.usable.any(axis=1) & (state.remaining > 0))
-    rates = np.where(state.usable[rows], state.throughput[rows], 0.0)
+    stays = np.zeros(state.n_jobs, dtype=bool) if state.movable is None else ~state.movable & (state.running_on >= 0)
+    rows = np.flatnonzero(state.usable.any(axis=1) & (state.remaining > 0) & ~stays)
+    rates = np.where(state.usable, state.throughput, 0.0)
     with np.errstate(divide="ignore"):
-        run_s = np.where(rates > 0, state.remaining[rows, None] / rates, np.inf)
-    gang = state.gang[rows].astype(np.float64)
-    return _Work(rows, run_s, gang, np.maximum(state.weight[rows], 1e-12), state.counts)
+        run_s = np.where(rates > 0, state.remaining[:, None] / rates, np.inf)
+    pinned = np.flatnonzero(stays)
+    on, gang = state.running_on[pinned], state.gang.astype(np.float64)
+    left_s = np.where(np.isfinite(run_s[pinned, on]), run_s[pinned, on], 0.0) * gang[pinned]
+    backlog_s = np.bincount(on, weights=left_s, minlength=state.n_types) / np.maximum(state.counts, 1.0)
+    held = np.bincount(on, weights=gang[pinned], minlength=state.n_types)
+    weight = np.maximum(state.weight[rows], 1e-12)
+    return _Work(rows, run_s[rows], gang[rows], weight, state.counts, pinned, held, backlog_s)
 
 
 def _queue(state: ClusterState, work: _Work, exact_jobs: int, context: Context) -> tuple[str, Ints]:
@@ -127,7 +137,7 @@ def _queue(state: ClusterState, work: _Work, exact_jobs: int, context: Context) 
         start[wrong] = work.area_s[wrong].argmin(axis=1)
     same_weight = bool((work.weight == work.weight[0]).all())
     if same_weight and len(work.rows) <= (exact_jobs // 3 if known else exact_jobs):
-        solver, column = "positions", assign_positions(work.run_s, work.gang, work.counts)
+        solver, column = "positions", assign_positions(work.run_s, work.gang, work.counts, work.backlog_s)
     else:
         solver, column = "best response", best_response(work, start)
     context.cache.entries["min-jct"] = dict(zip(ids.tolist(), column.tolist(), strict=True))
@@ -149,10 +159,11 @@ def _urgency(state: ClusterState, work: _Work, limit: float | None) -> Floats:
     return late
 
 
-def assign_positions(run_s: Floats, gang: Floats, counts: Floats) -> Ints:
+def assign_positions(run_s: Floats, gang: Floats, counts: Floats, backlog_s: Floats | None = None) -> Ints:
     """Return the type [m] of each job in the cheapest matching of jobs to (type, position from the end).
 
-    ``run_s`` [m, J] s, inf where a job cannot run; ``gang`` [m]; ``counts`` [J]. With single-GPU jobs the machines of a
+    ``run_s`` [m, J] s, inf where a job cannot run; ``gang`` [m]; ``counts`` [J]; ``backlog_s`` [J] wait that every job
+    on a type has before it (none: 0). With single-GPU jobs the machines of a
     type are counted exactly: the job at position k makes floor(k / N_j) others wait its whole run time.
     """
     n_jobs, n_types = run_s.shape
@@ -165,6 +176,8 @@ def assign_positions(run_s: Floats, gang: Floats, counts: Floats) -> Ints:
     else:
         area = run * (gang[:, None] / np.maximum(counts, 1.0)[None, :])[:, :, None]
         cost = (positions + 0.5)[None, None, :] * area + run / 2.0
+    if backlog_s is not None:
+        cost = cost + backlog_s[None, :, None]
     _, picked = linear_sum_assignment(np.minimum(cost, _NEVER).reshape(n_jobs, -1))
     column: Ints = np.asarray(picked, dtype=np.int64) // len(positions)
     return column
@@ -185,7 +198,7 @@ def best_response(work: _Work, start: Ints | None = None, sweeps: int = 80) -> I
     stream = np.random.default_rng(0)
     best, best_total = column, np.inf
     for _ in range(sweeps):
-        cost = _insertion_cost(area, ratio, run, work.weight, column)
+        cost = _insertion_cost(area, ratio, run, work.weight, column) + work.weight[:, None] * work.backlog_s
         # Each pair of jobs is counted twice, once by each: half of it, plus half of what is a job's own.
         now = cost[everyone, column]
         total = float((now + work.weight * (area + run)[everyone, column] / 2.0).sum())
@@ -218,15 +231,16 @@ def _light(work: _Work, short_first: float, urgent: Floats) -> tuple[Ints, Float
     best_s = work.best_s
     value = best_s[:, None] / work.run_s * best_s[:, None] ** -short_first * work.weight[:, None]
     value = np.where(np.isfinite(urgent)[:, None], value * 10.0, value)
-    devices = int(work.counts.sum())
+    free = np.maximum(work.counts - work.held, 0.0)
+    devices = int(free.sum())
     if (work.gang == 1).all() and len(work.rows) * devices <= 4_000_000:
-        owner = np.repeat(np.arange(len(work.counts)), work.counts.astype(np.int64))
+        owner = np.repeat(np.arange(len(free)), free.astype(np.int64))
         jobs, picked = linear_sum_assignment(value[:, owner], maximize=True)
         column = np.full(len(work.rows), NO_TYPE, dtype=np.int64)
         real = value[jobs, owner[picked]] > 0
         column[jobs[real]] = owner[picked[real]]
     else:
-        column = match_gangs(value, work.gang, work.counts)
+        column = match_gangs(value, work.gang, free)
     waiting = column == NO_TYPE
     column[waiting] = value[waiting].argmax(axis=1)
     return column, best_s + np.where(waiting, 2.0 * best_s.max(), 0.0)
@@ -266,7 +280,8 @@ def match_gangs(value: Floats, gang: Floats, counts: Floats) -> Ints:
 def _answer(state: ClusterState, work: _Work, column: Ints, rank: Floats, solver: str) -> Allocation:
     queue = np.argsort(rank, kind="stable")
     shares = np.zeros((state.n_jobs, state.n_types))
-    left = work.counts.tolist()
+    shares[work.pinned, state.running_on[work.pinned]] = 1.0
+    left = np.maximum(work.counts - work.held, 0.0).tolist()
     room = sum(left)
     for m, j, size in zip(queue.tolist(), column[queue].tolist(), work.gang[queue].tolist(), strict=True):
         if room <= 0:
@@ -279,14 +294,15 @@ def _answer(state: ClusterState, work: _Work, column: Ints, rank: Floats, solver
     total = 0.0
     for j in range(state.n_types):
         line = queue[column[queue] == j]
-        ends = np.cumsum(area[line, j]) - area[line, j] / 2.0 + run[line, j] / 2.0
+        ends = work.backlog_s[j] + np.cumsum(area[line, j]) - area[line, j] / 2.0 + run[line, j] / 2.0
         total += float(work.weight[line] @ ends)
     wanted = np.full(state.n_jobs, NO_TYPE, dtype=np.int64)
     wanted[work.rows] = column
+    wanted[work.pinned] = state.running_on[work.pinned]
     return Allocation(
         shares,
-        total / float(work.weight.sum()),
-        order=work.rows[queue],
+        total / max(float(work.weight.sum()), 1e-12),
+        order=np.concatenate([work.pinned, work.rows[queue]]),
         wanted=wanted,
         backfill=True,
         diagnostics=Diagnostics(solver=solver, variables=int(run.size), rows=len(work.rows)),

@@ -221,13 +221,14 @@ class _Slurm:
         return np.array([pool.free for pool in self.pools])
 
     def _start_anywhere(self, rows: Ints) -> None:
-        """Start jobs on the fastest type with room, but not at less than half the speed of the type they want.
+        """Start jobs on the fastest type with room, but not at under half the speed of the type they want.
 
         Nobody may preempt such a job later: a much slower type would cost it more than the wait it saves.
         """
         wish = self.wanted[rows]
         rates = np.where(self.usable[rows], self.beliefs.rates(rows)[0], 0.0)
-        least = np.where(wish == NO_TYPE, 0.0, 0.5 * rates[np.arange(len(rows)), wish])
+        compared = np.where(wish == NO_TYPE, rates.max(axis=1), rates[np.arange(len(rows)), wish])
+        least = 0.5 * compared if self.backfill else np.zeros(len(rows))
         allowed = (rates > 0) & (rates >= least[:, None])
         if not self.backfill:
             allowed &= (wish == NO_TYPE)[:, None]
@@ -297,6 +298,7 @@ class _Slurm:
             sigma=sigma,
             deadline_s=self.trace.deadline_s[rows] - age_s,
             running_on=self.on[rows],
+            movable=(self.on[rows] == NO_TYPE) | self.trace.preemptible[rows],
             accounts=tuple(self.trace.account[row] for row in rows.tolist()),
             now_s=self.now_s,
         )

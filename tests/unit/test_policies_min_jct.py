@@ -15,7 +15,9 @@ from pyhetsched.policies.min_jct import assign_positions, best_response, match_g
 from pyhetsched.policies.registry import SolverCache, allocate
 
 
-def state_of(rates: np.ndarray, counts: list[int], remaining: np.ndarray, gang: np.ndarray | None = None, **more: object):  # type: ignore[no-untyped-def]
+def state_of(
+    rates: np.ndarray, counts: list[int], remaining: np.ndarray, gang: np.ndarray | None = None, **more: object
+) -> ClusterState:
     types = tuple(GpuType(f"t{j}", count) for j, count in enumerate(counts))
     return ClusterState.from_arrays(types, rates, gang, remaining, **more)
 
@@ -60,7 +62,9 @@ def test_best_response_comes_close_to_the_matching() -> None:
     random = np.random.default_rng(3)
     run_s = random.lognormal(8, 1.5, (250, 1)) * random.uniform(1, 6, (250, 3))
     gang = random.choice([1.0, 1.0, 2.0, 4.0], 250)
-    work = _Work(np.arange(250), run_s, gang, np.ones(250), np.array([8.0, 8.0, 8.0]))
+    work = _Work(
+        np.arange(250), run_s, gang, np.ones(250), np.full(3, 8.0), np.empty(0, dtype=np.int64), np.zeros(3), np.zeros(3)
+    )
 
     def cost(column: np.ndarray) -> float:
         total = 0.0

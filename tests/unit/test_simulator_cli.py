@@ -37,9 +37,8 @@ def call(*arguments: str) -> str:
 def test_json_holds_what_is_promised() -> None:
     jobs = str(DATA / "jobs" / "static_single_n300_s0.csv")
     rates = str(DATA / "throughputs_isolated.csv")
-    figures = json.loads(
-        call("--rules", "gavel", "--jobs", jobs, "--throughputs", rates, "--policy", "fifo", "--window", "0:5", "--json")
-    )
+    given = ("--rules", "gavel", "--jobs", jobs, "--throughputs", rates, "--policy", "fifo", "--window", "0:5")
+    figures = json.loads(call(*given, "--json"))
     assert set(figures) >= PROMISED
     assert figures["jobs"] == 5
 

@@ -111,7 +111,8 @@ def test_broken_swf_is_refused(tmp_path: Path, text: str, message: str) -> None:
         read_swf(path, TYPES)
 
 
-CSV = """job_id,arrival_time_s,job_type,scale_factor,total_steps,priority_weight,SLO,duration_v100_s,partition,profile,preemptible,account,time_limit_s
+CSV = """job_id,arrival_time_s,job_type,scale_factor,total_steps,priority_weight,SLO,duration_v100_s\
+,partition,profile,preemptible,account,time_limit_s
 4,7.5,A3C,1,100,2.0,1.5,50,gpu,1g.10gb,yes,physics/ann,600
 """
 

@@ -78,8 +78,8 @@ def test_what_the_limits_never_allow_is_told() -> None:
         simulate_slurm(trace, cluster, "fifo", rules=NO_DELAY)
     with pytest.raises(DataError, match="nowhere"):
         simulate_slurm(work((0.0, 9, 1.0)), parse_cluster("a100:8"), "fifo")
+    trace = work((0.0, 1, 1.0), partition=["nope"])
     with pytest.raises(ConfigError, match="no partition 'nope'"):
-        trace = work((0.0, 1, 1.0), partition=["nope"])
         simulate_slurm(trace, parse_cluster("a100:8", partitions=["gpu=a100"]), "fifo")
 
 
