@@ -61,7 +61,10 @@ class MigInstance:
 
 @dataclass(frozen=True, slots=True)
 class GpuReport:
-    """One GPU as its node sees it; ``mig_mode`` is on, off, none, pending-on, pending-off or unknown."""
+    """One GPU as its node sees it; ``mig_mode`` is on, off, none, pending-on, pending-off or unknown.
+
+    ``utilization_pct`` is None where NVML does not tell it, as on GPUs in MIG mode: unknown, which is not idle.
+    """
 
     index: int
     minor: int
@@ -71,3 +74,4 @@ class GpuReport:
     memory_mib: int
     mig_mode: str
     instances: tuple[MigInstance, ...] = ()
+    utilization_pct: int | None = None

@@ -62,6 +62,8 @@ class GpuGroup:
 
     ``model_key`` is a key of the profile catalogue (``A100-80GB``), None where the site has not said and no
     node has reported. ``shards_per_gpu`` is 0 where Slurm offers no shards; ``mig_enabled`` is then False.
+    ``switchable`` GPUs are in the pool: their MIG mode follows demand, so both slices and several whole GPUs of a
+    node can be had there, if not at once.
     """
 
     gres_type: str
@@ -69,6 +71,7 @@ class GpuGroup:
     count: int
     mig_enabled: bool = False
     shards_per_gpu: int = 0
+    switchable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from pyhetsched.daemon.book import Book
 from pyhetsched.daemon.giveback import GiveBack
 from pyhetsched.daemon.holdings import RUNNING, Holdings
 from pyhetsched.daemon.journal import Journal, new_id
+from pyhetsched.daemon.pool_demand import wants_several
 from pyhetsched.daemon.watcher import Watcher
 from pyhetsched.errors import HetschedError, NotNowError, SlurmError, StoreError
 from pyhetsched.mig.needs import GpuNeed, NodeNeeds, node_needs
@@ -84,7 +85,7 @@ class Allocator:
                 return Answer(Action.PROCEED, "Slurm does not know this job any more")
             self._watcher.require(item.node for item in job.nodes)
             ask = self.learn(job)
-            lost = self._mode_lost(job)
+            lost = self._mode_lost(job) or self._mode_wrong(job, ask)
             if lost is not None:
                 return self.give_back(job, lost.node, lost.reason)
             needs = {item.node: self.needs(job, ask, item.node) for item in job.nodes}
@@ -232,6 +233,19 @@ class Allocator:
             for index in item.shards:
                 if index in offered and index not in there:
                     return _Lost(item.node, f"GPU {index} of {item.node} has lost MIG mode")
+        return None
+
+    def _mode_wrong(self, job: AllocatedJob, ask: JobAsk | None) -> _Lost | None:
+        """Return where a node is not in the MIG mode that a job on whole GPUs needs, None if nowhere."""
+        if ask is None or not (ask.cut_whole or wants_several(ask)):
+            return None
+        for item in job.nodes:
+            offered, there = self._watcher.offered(item.node), self._watcher.mig_gpus(item.node)
+            if ask.cut_whole and any(index in offered and index not in there for index in item.gpus):
+                return _Lost(item.node, f"{item.node} is not in MIG mode")
+            in_pool = item.node in self._watcher.pool_nodes
+            if not ask.cut_whole and in_pool and sum(index in there for index in item.gpus) > 1:
+                return _Lost(item.node, f"{item.node} is in MIG mode, and waits to be taken out of it")
         return None
 
     def _report_mismatches(self, job: AllocatedJob, needs: dict[str, NodeNeeds]) -> None:

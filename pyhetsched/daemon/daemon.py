@@ -27,6 +27,7 @@ from pyhetsched.daemon.journal import Journal
 from pyhetsched.daemon.metrics import Figures, serve
 from pyhetsched.daemon.modes import Modes
 from pyhetsched.daemon.node_service import NodeService
+from pyhetsched.daemon.pools import Pools
 from pyhetsched.daemon.reconciler import Reconciler
 from pyhetsched.daemon.services import ControlService, MigService, PlacementService, SubmitService
 from pyhetsched.daemon.steerer import Steerer
@@ -78,7 +79,11 @@ class Daemon:
             self._book, self._allocator, self._giveback, self._watcher,
             Reconciler(self._book, self._allocator, journal), journal, credentials, enabled, clock,
         )  # fmt: skip
-        gpu_map = GpuMap(self._watcher, self._book, self._allocator.holdings)
+        self._pools = Pools(
+            self._watcher, self._book, journal, decisions, config, clock, lambda: self._steerer.waiting
+        )
+        self._steerer.pools = node.pools = self._pools
+        gpu_map = GpuMap(self._watcher, self._book, self._allocator.holdings, self._pools)
         self._server = grpc.server(
             ThreadPoolExecutor(config.daemon.threads, "grpc"), interceptors=[self._authenticator]
         )
@@ -89,7 +94,7 @@ class Daemon:
         add: Any = services_pb2_grpc
         add.add_SubmitServicer_to_server(SubmitService(self._submitter), self._server)
         add.add_PlacementServicer_to_server(placement, self._server)
-        add.add_MigServicer_to_server(MigService(gpu_map, self._book, reservations), self._server)
+        add.add_MigServicer_to_server(MigService(gpu_map, self._book, reservations, self._pools), self._server)
         add.add_NodeServicer_to_server(node, self._server)
         add.add_ControlServicer_to_server(control, self._server)
         self._figures = Figures(self._watcher, self._book, self._submitter, self._allocator, journal)
@@ -111,7 +116,8 @@ class Daemon:
         self._recorder.start()
         self._tracker.start()
         for name, run in (
-            ("watcher", self._watcher.run), ("housekeeping", self._housekeeping.run), ("steerer", self._steerer.run)
+            ("watcher", self._watcher.run), ("housekeeping", self._housekeeping.run), ("steerer", self._steerer.run),
+            ("pool", self._pools.run),
         ):  # fmt: skip
             threading.Thread(target=run, name=name, daemon=True).start()
         self._server.start()
@@ -134,6 +140,7 @@ class Daemon:
         self._submitter.config = config
         self._steerer.config = config
         self._housekeeping.config = config
+        self._pools.config = config
         self._modes.config = config.mode
         self._allocator.config = config.allocation
         self._giveback.config = config.allocation
@@ -146,6 +153,7 @@ class Daemon:
         self._watcher.stop()
         self._steerer.stop()
         self._housekeeping.stop()
+        self._pools.stop()
         self._recorder.stop(_STOP_S)
         self._database.close()
         Path(self.config.daemon.socket).unlink(missing_ok=True)

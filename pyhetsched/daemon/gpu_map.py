@@ -6,6 +6,7 @@ from pyhetsched.daemon.auth import Caller
 from pyhetsched.daemon.book import Book
 from pyhetsched.daemon.holdings import Holdings
 from pyhetsched.daemon.journal import user_name
+from pyhetsched.daemon.pools import Pools
 from pyhetsched.daemon.watcher import Watcher
 from pyhetsched.model import GpuReport, MigInstance, NodeView, Reservation
 from pyhetsched.rpc.gen import services_pb2 as pb
@@ -16,7 +17,8 @@ from pyhetsched.slurm.snapshot import gpu_types
 class GpuMap:
     """Builds the map from memory; nothing is asked of Slurm or the nodes."""
 
-    def __init__(self, watcher: Watcher, book: Book, holdings: Holdings) -> None:
+    def __init__(self, watcher: Watcher, book: Book, holdings: Holdings, pools: Pools) -> None:
+        self._pools = pools
         self._watcher = watcher
         self._book = book
         self._holdings = holdings
@@ -40,14 +42,16 @@ class GpuMap:
                 index=index, gres_type=group.gres_type, model=(gpu.model_key if gpu else group.model_key) or "",
                 uuid=gpu.uuid if gpu else "", mig_mode=_mode(gpu, index in mig),
                 shards=group.shards_per_gpu if index in mig else 0, minor=gpu.minor if gpu else index,
-                memory_mib=gpu.memory_mib if gpu else 0, slices=[_slice(r, me) for r in reservations],
+                memory_mib=gpu.memory_mib if gpu else 0,
+                utilization_pct=gpu.utilization_pct if gpu else None, slices=[_slice(r, me) for r in reservations],
             )  # fmt: skip
             message.slices.extend(map(_foreign, self._book.foreign(node.name, index)))
             self._add_holders(message, node.name, me)
             gpus.append(message)
         return pb.NodeGpus(
             name=node.name, state=node.state, reconciled=report is not None, gpus=gpus,
-            reported_s=report.time_s if report else 0.0,
+            reported_s=report.time_s if report else 0.0, pool=self._pools.has(node.name),
+            wanted_mode=self._pools.wanted(node.name),
         )  # fmt: skip
 
     def _add_holders(self, message: pb.Gpu, node: str, me: Caller) -> None:

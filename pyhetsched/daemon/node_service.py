@@ -15,6 +15,7 @@ from pyhetsched.daemon.auth import caller
 from pyhetsched.daemon.book import Book
 from pyhetsched.daemon.giveback import GiveBack
 from pyhetsched.daemon.journal import Journal, user_name
+from pyhetsched.daemon.pools import Pools
 from pyhetsched.daemon.reconciler import Reconciler
 from pyhetsched.daemon.watcher import Watcher
 from pyhetsched.errors import HetschedError, MigError, SlurmError, StoreError
@@ -42,6 +43,7 @@ class NodeService(services_pb2_grpc.NodeServicer):
         self._credentials = credentials
         self._enabled = enabled
         self._clock = clock
+        self.pools: Pools | None = None
 
     def Prepare(self, request: pb.PrepareRequest, context: grpc.ServicerContext) -> pb.Signed:
         """Say which slices a job must get on a node before it starts there."""
@@ -138,6 +140,8 @@ class NodeService(services_pb2_grpc.NodeServicer):
             self._record(request, changed)
         if request.HasField("inventory"):
             self._take_inventory(request.node, request.inventory)
+        if request.modes_error and self.pools is not None:
+            self.pools.failed(request.node, request.modes_error)
         if request.job_must_go_back:
             self._send_back(request)
         return pb.Ack()
@@ -172,7 +176,11 @@ class NodeService(services_pb2_grpc.NodeServicer):
     def _reconcile(self, request: pb.ReconcileRequest) -> pb.ReconcilePlan:
         self._take_inventory(request.node, request.inventory)
         try:
-            return self._reconciler.reconcile(request)
+            plan = self._reconciler.reconcile(request)
+            if self.pools is not None and self._enabled() is not Mode.OFF:
+                plan.modes.extend(self.pools.changes(request.node))
+                _add_foreign(plan, self.pools.take_foreign(request.node))
+            return plan
         finally:
             self._giveback.lift(request.node)
 
@@ -182,3 +190,9 @@ class NodeService(services_pb2_grpc.NodeServicer):
             NodeReport(node, self._clock.now_s(), inventory.boot_id, inventory.driver_version, gpus)
         )
 
+
+def _add_foreign(plan: pb.ReconcilePlan, wanted: list[pb.Foreign]) -> None:
+    """Name the instances that operators want destroyed among those that the node has just shown as foreign."""
+    for item in plan.foreign:
+        if any((item.profile, item.start) == (named.profile, named.start) for named in wanted):
+            plan.destroy.append(item)

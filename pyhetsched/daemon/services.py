@@ -18,6 +18,7 @@ from pyhetsched.daemon.explain import Explainer
 from pyhetsched.daemon.gpu_map import GpuMap
 from pyhetsched.daemon.journal import Journal, user_name
 from pyhetsched.daemon.modes import Modes
+from pyhetsched.daemon.pools import Pools
 from pyhetsched.daemon.submitter import Submitter
 from pyhetsched.daemon.watcher import Watcher
 from pyhetsched.errors import HetschedError, NeverError, RequestError
@@ -122,8 +123,9 @@ class PlacementService(services_pb2_grpc.PlacementServicer):
 class MigService(services_pb2_grpc.MigServicer):
     """The GPUs, their slices and who holds them."""
 
-    def __init__(self, gpu_map: GpuMap, book: Book, store: ReservationStore) -> None:
+    def __init__(self, gpu_map: GpuMap, book: Book, store: ReservationStore, pools: Pools) -> None:
         self._map = gpu_map
+        self._pools = pools
         self._book = book
         self._store = store
 
@@ -140,6 +142,14 @@ class MigService(services_pb2_grpc.MigServicer):
         return pb.ListReservationsReply(reservations=[
             convert.reservation_message(r, user_name(r.uid)) for r in found if me.may_see(r.uid)
         ])  # fmt: skip
+
+    @guarded
+    def Apply(self, request: pb.ApplyRequest, context: grpc.ServicerContext) -> pb.ApplyReply:
+        """Order mode changes and the end of foreign instances; for root, SlurmUser and operators."""
+        me = caller()
+        if not me.privileged:
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{me.name} is no operator; ask one to apply layouts")
+        return self._pools.apply(request, me.uid)
 
 
 class ControlService(services_pb2_grpc.ControlServicer):

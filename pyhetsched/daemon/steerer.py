@@ -9,14 +9,16 @@ import logging
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from multiprocessing.connection import Connection
 
 from pyhetsched.config import Config
 from pyhetsched.daemon.allocator import Allocator
 from pyhetsched.daemon.book import Book
 from pyhetsched.daemon.giveback import GiveBack
-from pyhetsched.daemon.steering_plan import Planner, Steering, SteeringState
+from pyhetsched.daemon.pool_demand import wants_several
+from pyhetsched.daemon.pools import Pools
+from pyhetsched.daemon.steering_plan import Planner, Steering, SteeringState, serves
 from pyhetsched.daemon.watcher import Watcher
 from pyhetsched.errors import HetschedError
 from pyhetsched.mig.profiles import GpuModel, weights_of
@@ -48,6 +50,8 @@ class Steerer:
         self._stopping = False
         self._connection: Connection | None = None
         self._nodes: tuple[NodeGpus, ...] = ()
+        self.pools: Pools | None = None
+        self.waiting: Mapping[int, JobAsk] = {}
         self.config = config
         book.listeners.append(self.poke)
 
@@ -61,8 +65,11 @@ class Steerer:
         None where that are all nodes that it may have: Slurm refuses a job whose nodes are all excluded, and one
         that waits is seen to by the planner.
         """
-        if not self.config.steering.enabled or ask.per_task:
+        if not self.config.steering.enabled:
             return []
+        closed = {name for name in self._closed(ask) if name not in excluded}
+        if ask.per_task or ask.kind != "slices" or not ask.shards:
+            return self._without_last(closed, ask, partitions, excluded)
         profiles = tuple(item.profile for item in ask.slices for _ in range(item.count))
         pick = PickRule(self.config.steering.pick.replace("-", " "))
         reachable = {node.name for node in self._watcher.view.nodes
@@ -70,8 +77,21 @@ class Steerer:
         # As of the last plan, a fraction of a second ago: a submit does not wait for a newer picture.
         admissible = [node for node in self._nodes if node.name in reachable and node.name not in excluded
                       and (not ask.model_keys or node.model.key in ask.model_keys)]  # fmt: skip
-        found = [node.name for node in admissible if hole_at_pick(node, profiles, pick)]
-        return found if len(found) < len(admissible) else []
+        found = {node.name for node in admissible if hole_at_pick(node, profiles, pick)} | (closed & reachable)
+        return sorted(found) if len(found) < len({node.name for node in admissible} | (closed & reachable)) else []
+
+    def _closed(self, ask: JobAsk) -> frozenset[str]:
+        """Return the nodes of the pool that are not in the MIG mode that a job with ``ask`` needs."""
+        if self.pools is None or not (ask.kind == "slices" or wants_several(ask)):
+            return frozenset()
+        return self.pools.closed_to_slices() if ask.kind == "slices" else self.pools.closed_to_whole()
+
+    def _without_last(self, closed: set[str], ask: JobAsk, partitions: Collection[str],
+                      excluded: Collection[str]) -> list[str]:  # fmt: skip
+        """Return those of ``closed`` that could serve the job, none where that are all that could."""
+        could = {node.name for node in self._watcher.view.nodes if node.name not in excluded
+                 and any(serves(node, ask, group.model_key or "", partitions) for group in node.gpus)}  # fmt: skip
+        return sorted(closed & could) if could - closed else []
 
     def node_gpus(self) -> list[NodeGpus]:
         """Return the GPUs of every usable node in MIG mode, in brief."""
@@ -117,7 +137,7 @@ class Steerer:
             theirs.close()
         state = SteeringState(
             self._nodes, self._watcher.view, self._giveback.bounced(),
-            PickRule(self.config.steering.pick.replace("-", " ")), self.config.steering.strict,
+            PickRule(self.config.steering.pick.replace("-", " ")), self.config.steering.strict, *self._pool(),
         )  # fmt: skip
         self._connection.send(state)
         if not self._connection.poll(_ANSWER_S):
@@ -126,6 +146,12 @@ class Steerer:
         if isinstance(answer, str):
             raise HetschedError(answer)
         self._allocator.learn_pending(answer.asks)
+        self.waiting = answer.waiting
+
+    def _pool(self) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+        if self.pools is None:
+            return frozenset(), frozenset(), frozenset()
+        return self.pools.closed_to_slices(), self.pools.closed_to_whole(), self._watcher.pool_nodes
 
     def _gpu(self, node: str, index: int, in_mig_mode: bool, model: GpuModel) -> Gpu:
         layout = self._book.layout(node, index, model)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from pyhetsched.daemon.pool_demand import wants_several
 from pyhetsched.errors import RequestError
 from pyhetsched.mig.steering import NodeGpus, PendingSlices, PickRule, settle, steer
 from pyhetsched.model import ClusterView, JobAsk, NodeView
@@ -25,14 +26,18 @@ class SteeringState:
     bounced: Mapping[int, tuple[str, ...]]
     pick: PickRule = PickRule.FIRST_FIT
     strict: bool = False
+    closed_to_slices: frozenset[str] = frozenset()
+    closed_to_whole: frozenset[str] = frozenset()
+    pool: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Steering:
-    """What the planning side found: changes to make, and what each waiting job may have."""
+    """What the planning side found: changes to make, what each job may have, and the asks of those that could start."""
 
     changes: Mapping[int, frozenset[str]]
     asks: Mapping[int, tuple[str, JobAsk]]
+    waiting: Mapping[int, JobAsk] = field(default_factory=dict)
 
 
 class Planner:
@@ -46,21 +51,25 @@ class Planner:
     def plan(self, jobs: Sequence[PendingJob], state: SteeringState) -> Steering:
         """Return the excluded nodes of every job that must have others than it has."""
         known = {job.job_id: found for job in jobs if (found := decode(job.admin_comment))}
-        slices = [job for job in jobs if job.job_id in known and _is_steered(known[job.job_id][1], job)]
-        owners = {job.job_id: self._owners_of(job, state) for job in slices}
+        wants = {job_id: ask for job_id, (_, ask) in known.items()}
+        startable = [job for job in jobs if job.job_id in known and _could_start(job)]
+        slices = [job for job in startable if wants[job.job_id].kind == "slices" and wants[job.job_id].shards > 0]
+        others = [job for job in startable if state.pool and _minds_modes(wants[job.job_id])]
+        owners = {job.job_id: self._owners_of(job, state) for job in (*slices, *others)}
         waiting = sorted(slices, key=lambda job: (-job.priority, job.job_id))
         asks = list(_asks(waiting, known, owners, state.view))
         eligible = {ask.job_id: ask.nodes or frozenset() for ask in asks}
         self._kept = settle(self._kept, steer(state.nodes, asks, state.pick), eligible, state.strict)
         changes: dict[int, frozenset[str]] = {}
-        for job in slices:
-            kept = self._kept.get(job.job_id, frozenset())
+        for job in (*slices, *others):
+            closed = state.closed_to_slices if wants[job.job_id].kind == "slices" else state.closed_to_whole
+            kept = self._kept.get(job.job_id, frozenset()) | (closed - names(job.required_nodes))
             wanted = owners[job.job_id] | kept | set(state.bounced.get(job.job_id, ()))
             if wanted != names(job.excluded_nodes):
                 changes[job.job_id] = wanted
             self._set[job.job_id] = wanted
         self._forget({job.job_id for job in jobs})
-        return Steering(changes, known)
+        return Steering(changes, known, {job.job_id: wants[job.job_id] for job in startable})
 
     def _owners_of(self, job: PendingJob, state: SteeringState) -> frozenset[str]:
         now, last = names(job.excluded_nodes), self._set.get(job.job_id)
@@ -96,8 +105,13 @@ def serves(node: NodeView, ask: JobAsk, model_key: str, partitions: Collection[s
     return admissible and node.usable and (not partitions or bool(node.partitions.intersection(partitions)))
 
 
-def _is_steered(ask: JobAsk, job: PendingJob) -> bool:
-    return ask.kind == "slices" and ask.shards > 0 and not any(word in job.reason for word in _CANNOT_START)
+def _could_start(job: PendingJob) -> bool:
+    return not any(word in job.reason for word in _CANNOT_START)
+
+
+def _minds_modes(ask: JobAsk) -> bool:
+    """Whether a job that Slurm counts in GPUs needs a node in MIG mode, or one that is not."""
+    return ask.cut_whole or wants_several(ask)
 
 
 def _asks(jobs: Iterable[PendingJob], known: Mapping[int, tuple[str, JobAsk]], owners: Mapping[int, frozenset[str]],

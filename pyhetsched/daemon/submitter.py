@@ -10,6 +10,7 @@ from pyhetsched.config import Config
 from pyhetsched.daemon.decision_memory import DecisionMemory
 from pyhetsched.daemon.journal import Journal, new_id, user_name
 from pyhetsched.daemon.modes import Modes
+from pyhetsched.daemon.pool_demand import wants_several
 from pyhetsched.daemon.steerer import Steerer
 from pyhetsched.daemon.steering_plan import names, with_nodes
 from pyhetsched.daemon.watcher import Watcher
@@ -88,7 +89,7 @@ class Submitter:
             return outcome
         owners = outcome.changes.get(JobField.EXCLUDED_NODES, request.excluded_nodes)
         changes = {**outcome.changes, JobField.ADMIN_COMMENT: encode(decision_id, outcome.ask, owners)}
-        if outcome.ask.kind == "slices" and outcome.ask.shards:
+        if outcome.ask.kind == "slices" or wants_several(outcome.ask):
             partitions = {name for name in self._partition(request).split(",") if name}
             # Slurm refuses a job that both requires and excludes a node.
             holes = [] if request.required_nodes else self._steerer.holes(outcome.ask, partitions, names(owners))

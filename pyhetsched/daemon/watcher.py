@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections.abc import Iterable, Sequence
 
 from pyhetsched.clock import Clock
 from pyhetsched.config import Config
-from pyhetsched.errors import HetschedError
+from pyhetsched.errors import HetschedError, RequestError
 from pyhetsched.mig.profiles import GpuModel
 from pyhetsched.model import ClusterView, GpuReport, NodeView
 from pyhetsched.slurm.gateway import Gateway
+from pyhetsched.slurm.hosts import expand
 from pyhetsched.slurm.snapshot import RawNode, RawPartition, build_view, gpu_models
 from pyhetsched.store.reservations import NodeReport, NodeReportStore
 
@@ -136,9 +138,30 @@ class Watcher:
         models = {gres_type: entry.model for gres_type, entry in self.config.gpus.items()}
         slurm, nodes = self.config.slurm, list(self._raw.values())
         self._view = build_view(
-            nodes, self._partitions, models, reports, self._as_of_s, slurm.mig_feature, slurm.whole_feature
-        )
+            nodes, self._partitions, models, reports, self._as_of_s, slurm.mig_feature, slurm.whole_feature,
+            {name for name in self.pool_nodes if self.config.pool.enabled or self.all_modes(name) == "off"},
+        )  # fmt: skip
+
+    @property
+    def pool_nodes(self) -> frozenset[str]:
+        """The nodes whose MIG mode may be changed; none where the hostlist cannot be read."""
+        return _names(self.config.pool.nodes)
+
+    def all_modes(self, name: str) -> str:
+        """Return on or off where all GPUs of a node are so, as it has reported, else mixed."""
+        report = self._reports.get(name)
+        modes = {gpu.mig_mode for gpu in report.gpus} if report else set()
+        return modes.pop() if modes in ({"on"}, {"off"}) else "mixed"
 
     def age_s(self) -> float:
         """Return the age of the view."""
         return self._clock.now_s() - self._view.as_of_s
+
+
+@functools.lru_cache(maxsize=4)
+def _names(hostlist: str) -> frozenset[str]:
+    try:
+        return frozenset(expand(hostlist))
+    except RequestError as error:
+        log.error("pool.nodes: %s", error)
+        return frozenset()

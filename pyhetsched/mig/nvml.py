@@ -165,6 +165,7 @@ class NvmlDriver:
             memory_mib=memory_mib,
             mig_mode=self.mig_mode(index),
             instances=self.instances(index),
+            utilization_pct=self.utilization_pct(index),
         )
 
     def instances(self, index: int) -> tuple[MigInstance, ...]:
@@ -179,6 +180,27 @@ class NvmlDriver:
             for handle in self._instances_of(gpu, info.gi_profile_id)
         ]
         return tuple(sorted((i for i in found if i is not None), key=lambda i: (i.start, i.gi_id)))
+
+    def processes(self, index: int) -> tuple[int, ...]:
+        """Return the ids of processes that run on any part of a GPU; empty does not prove that none does."""
+        gpu = self._gpu(index)
+        pids: set[int] = set()
+        for handle in (gpu.handle, *(self._mig_handles(gpu) if self.mig_mode(index) == "on" else ())):
+            try:
+                pids |= {int(p.pid) for p in self._call("nvmlDeviceGetComputeRunningProcesses_v3", handle)}
+            except NvmlCallError as error:
+                if error.code not in (NO_PERMISSION, NOT_FOUND, NOT_SUPPORTED):
+                    raise
+        return tuple(sorted(pids))
+
+    def utilization_pct(self, index: int) -> int | None:
+        """Return how busy a GPU was in its last sample period, None where that is not told (in MIG mode never)."""
+        try:
+            return int(self._call("nvmlDeviceGetUtilizationRates", self._gpu(index).handle).gpu)
+        except NvmlCallError as error:
+            if error.code not in (NO_PERMISSION, NOT_SUPPORTED, FUNCTION_NOT_FOUND):
+                raise
+            return None
 
     def holders(self, index: int, gi_id: int) -> tuple[int, ...]:
         """Return the ids of processes that run on an instance; empty does not prove that none does."""

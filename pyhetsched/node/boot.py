@@ -33,12 +33,16 @@ _LOOKS = 3
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a reconcile did: ``reached`` tells whether the daemon took part, ``notes`` are for people."""
+    """What a reconcile did: ``reached`` tells whether the daemon took part, ``notes`` are for people.
+
+    ``modes`` are changes of MIG mode that the daemon orders; `pyhetsched.node.modes` makes them.
+    """
 
     reached: bool
     destroyed: int
     foreign: int
     notes: tuple[str, ...] = ()
+    modes: tuple[pb.ModeChange, ...] = ()
 
 
 def has_booted(hook: Hook) -> bool:
@@ -87,7 +91,7 @@ def _reconcile(node: str, hook: Hook, driver: NvmlDriver, booted: bool, destroy_
         *plan.notes,
         *(f"foreign: {s.profile} at {s.start} ({s.uuid or s.gi_id})" for s in plan.foreign),
     ]
-    return Outcome(True, destroyed, len(plan.foreign), tuple(notes))
+    return Outcome(True, destroyed, len(plan.foreign), tuple(notes), tuple(plan.modes))
 
 
 def _look_at_modes(hook: Hook, driver: NvmlDriver, booted: bool) -> list[str]:

@@ -40,7 +40,7 @@ def gpu_message(gpu: GpuReport) -> pb.Gpu:
     ]
     return pb.Gpu(
         index=gpu.index, model=gpu.model_key or "", uuid=gpu.uuid, mig_mode=gpu.mig_mode, slices=slices,
-        minor=max(gpu.minor, 0), memory_mib=gpu.memory_mib,
+        minor=max(gpu.minor, 0), memory_mib=gpu.memory_mib, utilization_pct=gpu.utilization_pct,
     )  # fmt: skip
 
 

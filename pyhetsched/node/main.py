@@ -10,12 +10,12 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from pyhetsched.clock import RealClock
-from pyhetsched.errors import HetschedError
+from pyhetsched.errors import HetschedError, NotNowError
 from pyhetsched.mig.nvml import NvmlDriver
 from pyhetsched.node import courier, inventory
 from pyhetsched.node import settings as node_settings
@@ -23,7 +23,7 @@ from pyhetsched.node.giveback import give_back
 from pyhetsched.node.hook import Hook, HookJob, job_from
 from pyhetsched.node.isolation import Isolation
 from pyhetsched.node.journal import Journal
-from pyhetsched.node.paths import NodePaths, paths_of
+from pyhetsched.node.paths import MODE_WAIT_S, NodePaths, mode_lock, paths_of
 from pyhetsched.node.rpc import NodeRpc, connect
 from pyhetsched.node.slices import SliceEngine
 
@@ -163,7 +163,11 @@ def _prolog(options: argparse.Namespace) -> int:
         give_back(job.job_id, f"this node is not set up: {error}")
         raise
     with _watchdog(job, hook):
-        prolog.run(job, hook)
+        try:
+            with mode_lock(hook.paths, False, hook.clock, MODE_WAIT_S):
+                prolog.run(job, hook)
+        except NotNowError as error:
+            hook.give_back(job.job_id, str(error))
         _start_courier(options, hook)
     return 0
 
@@ -188,12 +192,14 @@ def _boot(options: argparse.Namespace) -> int:
 
 
 def _reconcile(options: argparse.Namespace) -> int:
-    from pyhetsched.node import boot
+    from pyhetsched.node import boot, modes
 
     hook, _ = _hook(options)
     if options.if_pending and not hook.paths.pending.exists():
         return 0
-    return _say(boot.run(options.node, hook, booted=False))
+    with mode_lock(hook.paths, False, hook.clock, MODE_WAIT_S):
+        outcome = boot.run(options.node, hook, booted=False)
+    return _say(replace(outcome, notes=(*outcome.notes, *modes.run(options.node, hook, outcome.modes))))
 
 
 def _start_courier(options: argparse.Namespace, hook: Hook) -> None:
@@ -214,7 +220,8 @@ def _deliver(options: argparse.Namespace) -> int:
     def deliver() -> None:
         hook.rpc = _LateRpc(settings)  # a channel that has failed waits before it tries again
         if hook.paths.pending.exists():
-            boot.run(options.node, hook, booted=False)
+            with mode_lock(hook.paths, False, hook.clock, MODE_WAIT_S):
+                boot.run(options.node, hook, booted=False)
         else:
             flush(hook.rpc, hook.journal)
 

@@ -17,6 +17,8 @@ from pyhetsched.node.settings import NodeSettings
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _LOCK_STEP_S = 0.02
 
+MODE_WAIT_S = 40.0  # longer than a change of MIG modes with resets should take
+
 
 @dataclass(frozen=True, slots=True)
 class NodePaths:
@@ -50,6 +52,11 @@ class NodePaths:
     def remembered_mig_gpus(self) -> Path:
         """The same, as it outlives a reboot: Hopper and later lose the mode then."""
         return self.state / "mig-gpus"
+
+    @property
+    def mode_lock(self) -> Path:
+        """Held alone while MIG modes change, and shared by prologs, which wait for it."""
+        return self.run / "mode.lock"
 
     @property
     def boot(self) -> Path:
@@ -123,6 +130,25 @@ def gpu_locks(paths: NodePaths, indexes: Iterable[int], clock: Clock, wait_s: fl
         for index in sorted(set(indexes)):
             _take(paths.lock(index), stack, clock, deadline_s)
         yield
+
+
+@contextlib.contextmanager
+def mode_lock(paths: NodePaths, exclusive: bool, clock: Clock, wait_s: float) -> Iterator[None]:
+    """Hold the mode lock, alone or with others; raises `NotNowError` when it cannot be had within ``wait_s``."""
+    descriptor = os.open(paths.mode_lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    deadline_s = clock.monotonic_s() + wait_s
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if clock.monotonic_s() >= deadline_s:
+                    raise NotNowError("the GPUs of this node are changing their MIG mode") from error
+                clock.sleep_s(_LOCK_STEP_S)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _take(path: Path, stack: contextlib.ExitStack, clock: Clock, deadline_s: float) -> None:

@@ -86,6 +86,7 @@ def gpu_report(message: services_pb2.Gpu) -> GpuReport:
     return GpuReport(
         index=message.index, minor=message.minor, uuid=message.uuid, model_key=message.model or None,
         name=message.gres_type, memory_mib=message.memory_mib, mig_mode=message.mig_mode or "unknown",
+        utilization_pct=message.utilization_pct if message.HasField("utilization_pct") else None,
         instances=tuple(
             MigInstance(item.profile, item.start, item.size, item.gi_id, mig_uuid=item.uuid) for item in message.slices
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyhetsched.mig.profiles import GpuModel, catalogue, models_of_type, shards_per_gpu
@@ -51,11 +51,11 @@ class PendingJob:
 
 def build_view(nodes: Sequence[RawNode], partitions: Sequence[RawPartition], model_keys: Mapping[str, str],
                reports: Mapping[str, Sequence[GpuReport]], as_of_s: float, mig_feature: str = "mig",
-               whole_feature: str = "whole") -> ClusterView:  # fmt: skip
+               whole_feature: str = "whole", pool: Collection[str] = ()) -> ClusterView:  # fmt: skip
     """Return the cluster as the rules see it.
 
     ``model_keys`` are the site's gres types and their models; ``reports`` what nodes said of their GPUs, by
-    node, which decides where both speak of a type.
+    node, which decides where both speak of a type. The GPUs of nodes in the ``pool`` are switchable.
     """
     members = {name: {p.name for p in partitions if name in set(p.nodes)} for name in (n.name for n in nodes)}
     return ClusterView(
@@ -63,7 +63,7 @@ def build_view(nodes: Sequence[RawNode], partitions: Sequence[RawPartition], mod
             NodeView(
                 name=node.name,
                 features=frozenset(node.features),
-                gpus=_groups(node, model_keys, reports.get(node.name, ())),
+                gpus=_groups(node, model_keys, reports.get(node.name, ()), node.name in pool),
                 partitions=frozenset(node.partitions) | members[node.name],
                 state=node.state,
                 usable=not any(word in node.state.upper() for word in _UNUSABLE),
@@ -97,7 +97,9 @@ def gpu_types(node: NodeView) -> list[GpuGroup]:
     return [group for group in node.gpus for _ in range(group.count)]
 
 
-def _groups(node: RawNode, model_keys: Mapping[str, str], reports: Sequence[GpuReport]) -> tuple[GpuGroup, ...]:
+def _groups(
+    node: RawNode, model_keys: Mapping[str, str], reports: Sequence[GpuReport], in_pool: bool
+) -> tuple[GpuGroup, ...]:
     groups: list[GpuGroup] = []
     first = 0
     gpu_total = sum(count for key, count in node.gres.items() if key.split(":")[0] == "gpu")
@@ -110,7 +112,7 @@ def _groups(node: RawNode, model_keys: Mapping[str, str], reports: Sequence[GpuR
         model_key = _model_key(gres_type, model_keys, reports[first : first + count])
         per_gpu = shards // count
         enabled = bool(per_gpu) and model_key is not None and per_gpu == shards_per_gpu_of(model_key)
-        groups.append(GpuGroup(gres_type, model_key, count, enabled, per_gpu))
+        groups.append(GpuGroup(gres_type, model_key, count, enabled, per_gpu, enabled and in_pool))
         first += count
     return tuple(groups)
 

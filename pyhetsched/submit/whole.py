@@ -33,8 +33,8 @@ def least_on_a_node(wanted: Sequence[Wanted]) -> int:
 
 
 def free_of_mig(offer: Offer, types: Sequence[str]) -> bool:
-    """Whether no GPU that the job may get on such a node is in MIG mode."""
-    return not any(g.mig_enabled for g in offer.neighbours if not types or g.gres_type in types)
+    """Whether no GPU that the job may get there is in MIG mode, but for those that the pool can take out of it."""
+    return not any(g.mig_enabled and not g.switchable for g in offer.neighbours if not types or g.gres_type in types)
 
 
 def gpus_on_a_node(offer: Offer, types: Sequence[str]) -> int:

@@ -386,12 +386,18 @@ class NodeGpus(_message.Message):
     RECONCILED_FIELD_NUMBER: _builtins.int
     GPUS_FIELD_NUMBER: _builtins.int
     REPORTED_S_FIELD_NUMBER: _builtins.int
+    POOL_FIELD_NUMBER: _builtins.int
+    WANTED_MODE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     state: _builtins.str
     """as sinfo says"""
     reconciled: _builtins.bool
     """the node has reported since it booted"""
     reported_s: _builtins.float
+    pool: _builtins.bool
+    """its mode may be changed by the pool"""
+    wanted_mode: _builtins.str
+    """on or off while a change of all its GPUs is ordered, else empty"""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___Gpu]: ...
     def __init__(
@@ -402,10 +408,12 @@ class NodeGpus(_message.Message):
         reconciled: _builtins.bool = ...,
         gpus: _abc.Iterable[Global___Gpu] | None = ...,
         reported_s: _builtins.float = ...,
+        pool: _builtins.bool = ...,
+        wanted_mode: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpus", b"gpus", "name", b"name", "reconciled", b"reconciled", "reported_s", b"reported_s", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpus", b"gpus", "name", b"name", "pool", b"pool", "reconciled", b"reconciled", "reported_s", b"reported_s", "state", b"state", "wanted_mode", b"wanted_mode"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -426,6 +434,7 @@ class Gpu(_message.Message):
     SHARDS_USED_FIELD_NUMBER: _builtins.int
     MINOR_FIELD_NUMBER: _builtins.int
     MEMORY_MIB_FIELD_NUMBER: _builtins.int
+    UTILIZATION_PCT_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     gres_type: _builtins.str
     model: _builtins.str
@@ -441,6 +450,8 @@ class Gpu(_message.Message):
     """as Slurm counts them"""
     minor: _builtins.int
     memory_mib: _builtins.int
+    utilization_pct: _builtins.int
+    """absent: unknown, as it is on every GPU in MIG mode; never taken for 0"""
     @_builtins.property
     def slices(self) -> _containers.RepeatedCompositeFieldContainer[Global___Slice]: ...
     def __init__(
@@ -457,12 +468,15 @@ class Gpu(_message.Message):
         shards_used: _builtins.int = ...,
         minor: _builtins.int = ...,
         memory_mib: _builtins.int = ...,
+        utilization_pct: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_utilization_pct", b"_utilization_pct", "utilization_pct", b"utilization_pct"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gres_type", b"gres_type", "holder", b"holder", "index", b"index", "memory_mib", b"memory_mib", "mig_mode", b"mig_mode", "minor", b"minor", "model", b"model", "shards", b"shards", "shards_used", b"shards_used", "slices", b"slices", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_utilization_pct", b"_utilization_pct", "gres_type", b"gres_type", "holder", b"holder", "index", b"index", "memory_mib", b"memory_mib", "mig_mode", b"mig_mode", "minor", b"minor", "model", b"model", "shards", b"shards", "shards_used", b"shards_used", "slices", b"slices", "utilization_pct", b"utilization_pct", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__utilization_pct: _TypeAlias = _typing.Literal["utilization_pct"]  # noqa: Y015
+    _WhichOneofArgType__utilization_pct: _TypeAlias = _typing.Literal["_utilization_pct", b"_utilization_pct"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__utilization_pct) -> _WhichOneofReturnType__utilization_pct | None: ...
 
 Global___Gpu: _TypeAlias = Gpu  # noqa: Y015
 
@@ -611,6 +625,106 @@ class ListReservationsReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListReservationsReply: _TypeAlias = ListReservationsReply  # noqa: Y015
+
+@_typing.final
+class NodeMode(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    ON_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    on: _builtins.bool
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        on: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node", "on", b"on"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeMode: _TypeAlias = NodeMode  # noqa: Y015
+
+@_typing.final
+class Foreign(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    GPU_INDEX_FIELD_NUMBER: _builtins.int
+    PROFILE_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    gpu_index: _builtins.int
+    profile: _builtins.str
+    start: _builtins.int
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        gpu_index: _builtins.int = ...,
+        profile: _builtins.str = ...,
+        start: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_index", b"gpu_index", "node", b"node", "profile", b"profile", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Foreign: _TypeAlias = Foreign  # noqa: Y015
+
+@_typing.final
+class ApplyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODES_FIELD_NUMBER: _builtins.int
+    DESTROY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def modes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeMode]: ...
+    @_builtins.property
+    def destroy(self) -> _containers.RepeatedCompositeFieldContainer[Global___Foreign]: ...
+    def __init__(
+        self,
+        *,
+        modes: _abc.Iterable[Global___NodeMode] | None = ...,
+        destroy: _abc.Iterable[Global___Foreign] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["destroy", b"destroy", "modes", b"modes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApplyRequest: _TypeAlias = ApplyRequest  # noqa: Y015
+
+@_typing.final
+class ApplyReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORDERED_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def ordered(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """done when the node next compares itself with the daemon"""
+
+    @_builtins.property
+    def refused(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        ordered: _abc.Iterable[_builtins.str] | None = ...,
+        refused: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ordered", b"ordered", "refused", b"refused"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApplyReply: _TypeAlias = ApplyReply  # noqa: Y015
 
 @_typing.final
 class PrepareRequest(_message.Message):
@@ -803,12 +917,15 @@ class ReportRequest(_message.Message):
     INVENTORY_FIELD_NUMBER: _builtins.int
     JOB_MUST_GO_BACK_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    MODES_ERROR_FIELD_NUMBER: _builtins.int
     nonce: _builtins.bytes
     node: _builtins.str
     job_id: _builtins.int
     job_must_go_back: _builtins.bool
     """the slices cannot be made: requeue the job elsewhere"""
     message: _builtins.str
+    modes_error: _builtins.str
+    """a mode change that was ordered could not be made"""
     @_builtins.property
     def slices(self) -> _containers.RepeatedCompositeFieldContainer[Global___SliceReport]: ...
     @_builtins.property
@@ -825,10 +942,11 @@ class ReportRequest(_message.Message):
         inventory: Global___GpuInventory | None = ...,
         job_must_go_back: _builtins.bool = ...,
         message: _builtins.str = ...,
+        modes_error: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["inventory", b"inventory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["inventory", b"inventory", "job_id", b"job_id", "job_must_go_back", b"job_must_go_back", "message", b"message", "node", b"node", "nonce", b"nonce", "slices", b"slices"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["inventory", b"inventory", "job_id", b"job_id", "job_must_go_back", b"job_must_go_back", "message", b"message", "modes_error", b"modes_error", "node", b"node", "nonce", b"nonce", "slices", b"slices"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -965,6 +1083,7 @@ class ReconcilePlan(_message.Message):
     DESTROY_FIELD_NUMBER: _builtins.int
     FOREIGN_FIELD_NUMBER: _builtins.int
     NOTES_FIELD_NUMBER: _builtins.int
+    MODES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def destroy(self) -> _containers.RepeatedCompositeFieldContainer[Global___Slice]:
         """ours, and nobody's any more"""
@@ -975,20 +1094,53 @@ class ReconcilePlan(_message.Message):
 
     @_builtins.property
     def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def modes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModeChange]:
+        """to be asked for once more, with the node's prologs kept waiting, and then made"""
+
     def __init__(
         self,
         *,
         destroy: _abc.Iterable[Global___Slice] | None = ...,
         foreign: _abc.Iterable[Global___Slice] | None = ...,
         notes: _abc.Iterable[_builtins.str] | None = ...,
+        modes: _abc.Iterable[Global___ModeChange] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["destroy", b"destroy", "foreign", b"foreign", "notes", b"notes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["destroy", b"destroy", "foreign", b"foreign", "modes", b"modes", "notes", b"notes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReconcilePlan: _TypeAlias = ReconcilePlan  # noqa: Y015
+
+@_typing.final
+class ModeChange(_message.Message):
+    """The MIG mode of one GPU; ordered only for all GPUs of a node, none of which Slurm has given to a job."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GPU_INDEX_FIELD_NUMBER: _builtins.int
+    ON_FIELD_NUMBER: _builtins.int
+    RESET_ALLOWED_FIELD_NUMBER: _builtins.int
+    gpu_index: _builtins.int
+    on: _builtins.bool
+    reset_allowed: _builtins.bool
+    """the GPU may be reset, where its model needs that"""
+    def __init__(
+        self,
+        *,
+        gpu_index: _builtins.int = ...,
+        on: _builtins.bool = ...,
+        reset_allowed: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_index", b"gpu_index", "on", b"on", "reset_allowed", b"reset_allowed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModeChange: _TypeAlias = ModeChange  # noqa: Y015
 
 @_typing.final
 class StatusRequest(_message.Message):

@@ -276,6 +276,11 @@ class MigStub:
                 request_serializer=hetsched_dot_v1_dot_services__pb2.ListReservationsRequest.SerializeToString,
                 response_deserializer=hetsched_dot_v1_dot_services__pb2.ListReservationsReply.FromString,
                 _registered_method=True)
+        self.Apply = channel.unary_unary(
+                '/hetsched.v1.Mig/Apply',
+                request_serializer=hetsched_dot_v1_dot_services__pb2.ApplyRequest.SerializeToString,
+                response_deserializer=hetsched_dot_v1_dot_services__pb2.ApplyReply.FromString,
+                _registered_method=True)
 
 
 class MigServicer:
@@ -293,6 +298,13 @@ class MigServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Apply(self, request, context):
+        """For operators: order mode changes of whole nodes of the pool, and the end of instances that are not ours.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_MigServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -305,6 +317,11 @@ def add_MigServicer_to_server(servicer, server):
                     servicer.ListReservations,
                     request_deserializer=hetsched_dot_v1_dot_services__pb2.ListReservationsRequest.FromString,
                     response_serializer=hetsched_dot_v1_dot_services__pb2.ListReservationsReply.SerializeToString,
+            ),
+            'Apply': grpc.unary_unary_rpc_method_handler(
+                    servicer.Apply,
+                    request_deserializer=hetsched_dot_v1_dot_services__pb2.ApplyRequest.FromString,
+                    response_serializer=hetsched_dot_v1_dot_services__pb2.ApplyReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -361,6 +378,33 @@ class Mig:
             '/hetsched.v1.Mig/ListReservations',
             hetsched_dot_v1_dot_services__pb2.ListReservationsRequest.SerializeToString,
             hetsched_dot_v1_dot_services__pb2.ListReservationsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Apply(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hetsched.v1.Mig/Apply',
+            hetsched_dot_v1_dot_services__pb2.ApplyRequest.SerializeToString,
+            hetsched_dot_v1_dot_services__pb2.ApplyReply.FromString,
             options,
             channel_credentials,
             insecure,
