@@ -141,11 +141,7 @@ def solve(
         raise SolverError(f"HiGHS: {highs.modelStatusToString(status)}")
     solution, info = highs.getSolution(), highs.getInfo()
     if labels is not None and method != "ipm":
-        basis = highs.getBasis()
-        context.cache.entries[labels.key] = _KeptBasis(
-            dict(zip(labels.columns, basis.col_status, strict=True)),
-            dict(zip(labels.rows, basis.row_status, strict=True)),
-        )
+        _keep_basis(highs, labels, context)
     return LinearAnswer(
         np.array(solution.col_value),
         np.array(solution.row_dual),
@@ -153,6 +149,14 @@ def solve(
         int(info.simplex_iteration_count),
         program.n_columns,
         program.n_rows,
+    )
+
+
+def _keep_basis(highs: Any, labels: Labels, context: Context) -> None:
+    basis = highs.getBasis()
+    context.cache.entries[labels.key] = _KeptBasis(
+        dict(zip(labels.columns, basis.col_status, strict=True)),
+        dict(zip(labels.rows, basis.row_status, strict=True)),
     )
 
 
