@@ -119,7 +119,7 @@ def _work(state: ClusterState) -> _Work:
     on, gang = state.running_on[pinned], state.gang.astype(np.float64)
     left_s = np.where(np.isfinite(run_s[pinned, on]), run_s[pinned, on], 0.0) * gang[pinned]
     backlog_s = np.bincount(on, weights=left_s, minlength=state.n_types) / np.maximum(state.counts, 1.0)
-    held = np.bincount(on, weights=gang[pinned], minlength=state.n_types)
+    held = np.bincount(on, weights=gang[pinned], minlength=state.n_types).astype(np.float64)
     weight = np.maximum(state.weight[rows], 1e-12)
     return _Work(rows, run_s[rows], gang[rows], weight, state.counts, pinned, held, backlog_s)
 

@@ -117,3 +117,23 @@ def test_nobody_can_run() -> None:
 def test_wrong_options_are_refused() -> None:
     with pytest.raises(ConfigError, match="rho_limit"):
         allocate("min-jct", state_of(np.ones((1, 1)), [1], np.ones(1)), {"rho_limit": -1})
+
+
+def test_running_jobs_that_must_stay_hold_their_devices() -> None:
+    rates = np.array([[1.0, 1.0], [4.0, 1.0], [4.0, 1.0]])
+    state = state_of(
+        rates, [1, 1], np.array([1000.0, 10.0, 10.0]), running_on=[0, -1, -1], movable=np.array([False, True, True])
+    )
+    answer = allocate("min-jct", state)
+    assert answer.shares[0].tolist() == [1.0, 0.0]
+    # 10 s on the free slow type beat 1000 s of waiting for the fast one.
+    assert answer.wanted.tolist() == [0, 1, 1]
+    assert answer.shares[:, 0].sum() == 1.0
+
+
+def test_a_short_wait_beats_a_slow_idle_type() -> None:
+    state = state_of(
+        np.array([[1.0, 1.0], [10.0, 0.1]]), [1, 1], np.array([1.0, 100.0]), running_on=[0, -1],
+        movable=np.array([False, True]),
+    )  # fmt: skip
+    assert allocate("min-jct", state).wanted.tolist() == [0, 0]
