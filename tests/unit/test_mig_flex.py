@@ -1,7 +1,7 @@
 """One to many: leaves stand for the asked slice, lie where collectives work, and only when that is sooner."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyhetsched.mig.flex import (
@@ -25,6 +25,7 @@ def gpus(*texts: str) -> list[FlexGpu]:
     return [FlexGpu("n0", i, Layout.parse(A100, text)) for i, text in enumerate(texts)]
 
 
+@settings(deadline=None)
 @given(st.sampled_from([(m, p) for m in mig_models() for p in m.profiles]))
 def test_leaves_together_hold_what_was_asked(pair: tuple[GpuModel, object]) -> None:
     model = pair[0]

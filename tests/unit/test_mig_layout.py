@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyhetsched.errors import LayoutError
@@ -45,6 +45,7 @@ def test_a100_has_298_legal_layouts_19_of_them_maximal() -> None:
     assert len({tuple(sorted(layout.counts.items())) for layout in legal}) == 38
 
 
+@settings(deadline=None)
 @given(layouts())
 def test_text_round_trips(layout: Layout) -> None:
     again = Layout.parse(layout.model, str(layout))
@@ -53,6 +54,7 @@ def test_text_round_trips(layout: Layout) -> None:
     assert Layout.of(layout.model, reversed(layout.placements)) == layout
 
 
+@settings(deadline=None)
 @given(layouts())
 def test_legal_layouts_respect_every_limit(layout: Layout) -> None:
     model = layout.model
@@ -68,6 +70,7 @@ def test_legal_layouts_respect_every_limit(layout: Layout) -> None:
     assert sum(n for name, n in layout.counts.items() if "+me" in name) <= 1
 
 
+@settings(deadline=None)
 @given(layouts(), st.data())
 def test_subsets_of_legal_layouts_are_legal(layout: Layout, data: st.DataObject) -> None:
     kept = [p for p in layout if data.draw(st.booleans())]
@@ -76,6 +79,7 @@ def test_subsets_of_legal_layouts_are_legal(layout: Layout, data: st.DataObject)
     assert part <= layout
 
 
+@settings(deadline=None)
 @given(layouts())
 def test_shards_never_admit_less_than_geometry(layout: Layout) -> None:
     possible, counted = remaining(layout), remaining_by_shards(layout)
@@ -86,6 +90,7 @@ def test_shards_never_admit_less_than_geometry(layout: Layout) -> None:
     assert 0.0 <= fragmentation(layout) < 1.0
 
 
+@settings(deadline=None)
 @given(layouts())
 def test_an_empty_or_full_gpu_is_not_fragmented(layout: Layout) -> None:
     assert fragmentation(Layout.empty(layout.model)) == 0.0
@@ -93,6 +98,7 @@ def test_an_empty_or_full_gpu_is_not_fragmented(layout: Layout) -> None:
         assert not any(remaining(layout).values())
 
 
+@settings(deadline=None)
 @given(layouts(), st.data())
 def test_chosen_starts_are_legal_and_found_when_any_exist(layout: Layout, data: st.DataObject) -> None:
     wanted = data.draw(st.lists(st.sampled_from(layout.model.profiles), min_size=1, max_size=4))
@@ -108,6 +114,7 @@ def test_chosen_starts_are_legal_and_found_when_any_exist(layout: Layout, data: 
         assert Layout.of(layout.model, [*layout, *map(Placement, wanted, chosen)]).is_legal
 
 
+@settings(deadline=None)
 @given(layouts(), st.data())
 def test_chosen_start_keeps_most_open(layout: Layout, data: st.DataObject) -> None:
     profile = data.draw(st.sampled_from(layout.model.profiles))

@@ -4,7 +4,7 @@ import contextlib
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyhetsched.errors import NeverError, RequestError
@@ -43,6 +43,7 @@ def test_spellings(text: str, expected: list[str]) -> None:
 PAIRS = [(m, p) for m in mig_models() for p in m.profiles]
 
 
+@settings(deadline=None)
 @given(st.sampled_from(PAIRS), st.data())
 def test_every_profile_is_found_under_every_spelling(pair: tuple[GpuModel, Profile], data: st.DataObject) -> None:
     model, profile = pair
@@ -56,6 +57,7 @@ def test_every_profile_is_found_under_every_spelling(pair: tuple[GpuModel, Profi
     assert {m.profile.name for m in found} == {profile.name}
 
 
+@settings(deadline=None)
 @given(st.text(max_size=40))
 def test_any_text_is_answered_or_refused_with_words(text: str) -> None:
     looks_like_slice(text)

@@ -1,6 +1,6 @@
 """The pool follows demand with hysteresis, within its budget, and touches idle cards only."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyhetsched.mig.pool import Card, PoolDemand, PoolMemory, PoolSettings, cards_needed, decide
@@ -81,6 +81,7 @@ def test_a_job_of_several_whole_gpus_gets_its_cards_back() -> None:
     assert not decide(settings, busy, demand, first.memory, 60.0).disable
 
 
+@settings(deadline=None)
 @given(
     st.integers(0, 8),
     st.integers(0, 8),

@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyhetsched.errors import LayoutError
@@ -47,6 +47,7 @@ def test_sum_of_weights_admits_exactly_what_some_layout_hosts(model: GpuModel) -
             assert admitted == can_host(model, wanted), [p.name for p in wanted]
 
 
+@settings(deadline=None)
 @given(st.sampled_from(mig_models()), st.data())
 def test_larger_multisets_are_refused_too(model: GpuModel, data: st.DataObject) -> None:
     wanted = tuple(data.draw(st.lists(st.sampled_from(kinds(model)), min_size=1, max_size=14)))
@@ -85,6 +86,7 @@ def small_geometries(draw: st.DrawFn) -> Geometry:
     return Geometry(draw(st.integers(1, 6)), memory, tuple(shapes))
 
 
+@settings(deadline=None)
 @given(small_geometries())
 def test_weights_of_unseen_geometries_are_exact_or_refused(geometry: Geometry) -> None:
     try:
