@@ -107,6 +107,7 @@ class AllocationConfig(_Section):
     backoff_first_s: Seconds = 1.0
     backoff_max_s: Seconds = 60.0
     interactive_wait_s: float = Field(default=15.0, ge=0)
+    prolog_wait_s: Seconds = 180.0
 
 
 class SteeringConfig(_Section):

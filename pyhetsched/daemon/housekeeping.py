@@ -11,6 +11,7 @@ from pyhetsched.daemon.allocator import Allocator
 from pyhetsched.daemon.book import Book
 from pyhetsched.daemon.giveback import GiveBack
 from pyhetsched.daemon.holdings import RUNNING
+from pyhetsched.daemon.stuck import Stuck
 from pyhetsched.errors import HetschedError
 from pyhetsched.model import ReservationState
 from pyhetsched.slurm.gateway import Gateway
@@ -41,6 +42,7 @@ class Housekeeping:
         self.config = config
         self._stopping = threading.Event()
         self._forgot_s = float("-inf")
+        self._stuck = Stuck(gateway, allocator, clock)
 
     def run(self) -> None:
         """Work until `stop`."""
@@ -48,6 +50,7 @@ class Housekeeping:
         while not self._stopping.wait(_PERIOD_S):
             self._try(self._giveback.lift)
             self._try(self._drop_unseen)
+            self._try(self._stuck.release)
             self._try(self._forget)
 
     def stop(self) -> None:

@@ -38,6 +38,10 @@ class Commands:
         """Return the jobs that ``scontrol show job`` knows by this text; raises `SlurmError`."""
         return self._run(show_jobs, job, self._timeout_s)
 
+    def in_prolog(self) -> dict[int, int]:
+        """Return the jobs that wait for the prolog of their nodes, with their start; raises `SlurmError`."""
+        return self._run(jobs_in_prolog, self._timeout_s)
+
     def update(self, job_id: int, fields: dict[str, str]) -> None:
         """Set fields of a job; raises `SlurmError`."""
         self._run(update_job, job_id, fields, self._timeout_s)
@@ -76,6 +80,25 @@ def show_jobs(job: str, timeout_s: float) -> list[AllocatedJob]:
             return _none_or_error(done.stderr)
         raise SlurmError("scontrol show job", str(error)) from error
     return found if found or not done.returncode else _none_or_error(done.stderr)
+
+
+def jobs_in_prolog(timeout_s: float) -> dict[int, int]:
+    """Return the jobs that squeue shows as running with reason Prolog, with their start."""
+    words = ("squeue", "--noheader", "--states=RUNNING,CONFIGURING", "--format=%A|%r|%S")
+    done = run("env", "SLURM_TIME_FORMAT=%s", *words, timeout_s=timeout_s)
+    if done.returncode:
+        raise SlurmError("squeue", done.stderr.strip() or "failed without a word")
+    return parse_in_prolog(done.stdout)
+
+
+def parse_in_prolog(text: str) -> dict[int, int]:
+    """Return job and start of the lines that have the reason Prolog.
+
+    >>> parse_in_prolog("6|Prolog|1796074931\\n7|None|1796074931\\n")
+    {6: 1796074931}
+    """
+    fields = [line.split("|") for line in text.splitlines()]
+    return {int(job): int(start) for job, reason, start in fields if reason == "Prolog" and start.isdigit()}
 
 
 def update_job(job_id: int, fields: dict[str, str], timeout_s: float) -> None:

@@ -49,6 +49,10 @@ class Gateway(Protocol):
         """Set the excluded nodes of a pending job."""
         ...
 
+    def in_prolog(self) -> dict[int, int]:
+        """Return the jobs whose prolog runs on their nodes, with their start (seconds since the epoch)."""
+        ...
+
     def requeue(self, job_id: int) -> None:
         """Put a batch job back into the queue."""
         ...
@@ -142,6 +146,10 @@ class SlurmGateway:
             return
         description = self._pyslurm.JobSubmitDescription(excluded_nodes=fold(nodes))
         self._call("Job.modify", self._pyslurm.Job(job_id).modify, description)
+
+    def in_prolog(self) -> dict[int, int]:
+        """Return the jobs whose prolog runs on their nodes, with their start (seconds since the epoch)."""
+        return self._commands.in_prolog()
 
     def requeue(self, job_id: int) -> None:
         """Put a batch job back into the queue."""

@@ -47,6 +47,10 @@ class SimulatedSlurm:
         self._answer("jobs")
         return [item for item in self.known.values() if job in ("", str(item.job_id))]
 
+    def in_prolog(self) -> dict[int, int]:
+        self._answer("in_prolog")
+        return {job.job_id: int(job.start_s) for job in self.known.values() if job.reason == "Prolog"}
+
     def requeue(self, job_id: int) -> None:
         self._answer("requeue")
         self.requeued.append(job_id)
@@ -76,11 +80,12 @@ class SimulatedSlurm:
 
     def allocate(self, job_id: int, node: str = "node0", gpu: int = 0, shards: int = 4) -> None:
         """Slurm gives the job shards of one GPU; its prologs are next."""
-        self._change(job_id, state="CONFIGURING", node_list=node, nodes=(NodeAllocation(node, (), {gpu: shards}),))
+        nodes = (NodeAllocation(node, (), {gpu: shards}),)
+        self._change(job_id, state="CONFIGURING", reason="Prolog", node_list=node, nodes=nodes)
 
     def run(self, job_id: int) -> None:
         """The job's prologs are through."""
-        self._change(job_id, state="RUNNING")
+        self._change(job_id, state="RUNNING", reason="None")
 
     def end(self, job_id: int, state: str = "COMPLETED") -> None:
         """The job and its epilogs are over."""

@@ -222,3 +222,36 @@ def test_a_daemon_that_has_not_seen_the_nodes_yet_lets_nothing_through(world: Wo
     assert failed.value.code is grpc.StatusCode.UNAVAILABLE
     world.slurm.down = False
     assert world.nodes["node0"].prepare(7).action == PLAN.CREATE
+
+
+@pytest.mark.parametrize("batch", [True, False])
+def test_a_job_whose_prolog_nobody_runs_goes_back(world: World, batch: bool) -> None:
+    world.slurm.submit(7, "1g.10gb", shards=4, batch=batch)
+    world.slurm.allocate(7)
+    assert world.daemon.allocate(7) == PROCEED
+    stuck = world.daemon.housekeeping._stuck
+    for _ in range(17):
+        stuck.release()
+        world.clock.advance(10)
+    world.clock.step_wall(86400)
+    assert world.slurm.known[7].state == "CONFIGURING"
+    world.clock.advance(10)
+    stuck.release()
+    assert world.slurm.requeued == ([7] if batch else [])
+    assert world.slurm.cancelled == ([] if batch else [7])
+    assert world.daemon.book.open() == []
+    assert any("its prolog has not ended" in decision.message for decision in world.daemon.decisions)
+
+
+def test_a_job_that_starts_anew_has_its_time_anew(world: World) -> None:
+    world.slurm.submit(7, "1g.10gb", shards=4)
+    stuck = world.daemon.housekeeping._stuck
+    for _ in range(3):
+        world.slurm.allocate(7)
+        stuck.release()
+        world.clock.advance(100)
+        world.slurm.run(7)
+        stuck.release()
+        world.slurm.requeue(7)
+        world.clock.advance(100)
+    assert world.slurm.requeued == [7, 7, 7]
