@@ -25,13 +25,13 @@ from invariants import Invariants, Tally  # noqa: E402
 from site_control import Site  # noqa: E402  (it makes the other rooms importable)
 from stream import Stream, queue  # noqa: E402
 
-_BATCH = 50
+_BATCH = 80
 _BATCH_S = 90.0
-_PAUSE_S = 0.45
+_PAUSE_S = 0.2
 _DRAIN_S = 150.0
 _RECONCILE_EVERY_S = 15.0
-_BACKLOG = 20
-_CANCEL = 0.03
+_BACKLOG = 16
+_CANCEL = 0.02
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ DESTROY = ("nvmlComputeInstanceDestroy", "nvmlGpuInstanceDestroy")
 ASK = ("nvmlInit_v2", "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetMigMode", "nvmlDeviceGetGpuInstances",
        "nvmlGpuInstanceGetInfo", "nvmlDeviceGetUUID", "nvmlGpuInstanceGetComputeInstances")  # fmt: skip
 REFUSALS = ("4", "19", "23", "999")  # no permission, in use, insufficient resources, unknown
-_MOST_ARMED = 6
+_MOST_ARMED = 9
 _HURT_S = 15.0
 
 
@@ -143,7 +143,7 @@ def kill_daemon(site: Site, rng: random.Random) -> str:
         raise NoTarget
     site.kill("hetschedd")
     seconds = rng.choice((0.0, 0.0, 0.0, rng.uniform(0.5, 12)))
-    site.later(seconds, "hetschedd", lambda: site.start("hetschedd"))
+    site.later(seconds, "hetschedd", lambda: site.launch("hetschedd"))
     return f"hetschedd, back after {seconds:.1f} s"
 
 

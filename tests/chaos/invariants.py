@@ -160,25 +160,27 @@ class Invariants:
         return found + [f"{node} GPU {gpu} has lost MIG mode" for node, gpu in off]
 
     def _sharing(self) -> None:
-        """Processes of two jobs on one instance, at any time."""
-        for log in sorted(USES.glob("*.uses")):
-            users: dict[str, set[str]] = {}
-            for line in log.read_text(encoding="ascii").splitlines():
-                _, event, _, _, job, gpu, gi, ci, serial, uuid = line.split()
-                if job == "-":
-                    continue
-                if event == "conflict":
-                    self._note_shared(f"{log.stem}: job {job} on GPU {gpu} instance {gi}/{ci} beside another: {line}")
-                if event == "open" and serial != "0":
-                    users.setdefault(f"{uuid} serial {serial}", set()).add(job)
-            for which, jobs in users.items():
-                if len(jobs) > 1:
-                    self._note_shared(f"{log.stem}: {which}: jobs {sorted(jobs)}")
+        for line in sharing():
+            if line not in self._seen_uses:
+                self._seen_uses.add(line)
+                self._tally.shared.append(line)
 
-    def _note_shared(self, line: str) -> None:
-        if line not in self._seen_uses:
-            self._seen_uses.add(line)
-            self._tally.shared.append(line)
+
+def sharing() -> list[str]:
+    """Every instance that processes of two jobs have ever had, one line each."""
+    found = []
+    for log in sorted(USES.glob("*.uses")):
+        users: dict[str, set[str]] = {}
+        for line in log.read_text(encoding="ascii").splitlines():
+            _, event, _, _, job, gpu, gi, ci, serial, uuid = line.split()
+            if job == "-":
+                continue
+            if event == "conflict":
+                found.append(f"{log.stem}: job {job} on GPU {gpu} instance {gi}/{ci} beside another: {line}")
+            if event == "open" and serial != "0":
+                users.setdefault(f"{uuid} serial {serial}", set()).add(job)
+        found += [f"{log.stem}: {which}: jobs {sorted(jobs)}" for which, jobs in users.items() if len(jobs) > 1]
+    return found
 
 
 def accounted(jobs: set[int]) -> dict[int, tuple[str, str]]:

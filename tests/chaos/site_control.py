@@ -29,6 +29,8 @@ NODE_RUN = Path("/run/hetsched/node")
 HOOKS = Path("/usr/lib/hetsched/hooks")
 FLAGS = Path("/run/chaos")
 _DISK = "size=32m"
+_SILENT: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL,
+                           "cwd": "/"}  # fmt: skip
 
 _HOOK = """\
 #!/bin/sh
@@ -64,8 +66,21 @@ class Site:
         self.armed = 0
         #: Until when jobs on a node may have died with their GPU or their node.
         self.hurt_until_s: dict[str, float] = {}
+        self._config = CONFIG.read_text(encoding="utf-8")
         self._small_disks()
         self._switchable_hooks()
+
+    def restore(self) -> None:
+        """Leave the cluster as it was before the campaign."""
+        self.heal()
+        for name in ("prolog", "epilog"):
+            (HOOKS / f"{name}.real").rename(HOOKS / name)
+        self._daemons["hetschedd"].stop()
+        CONFIG.write_text(self._config, encoding="utf-8")
+        for folder in (DATABASE_DIR, NODE_STATE):
+            run_as("root", "umount", "-l", str(folder), check=True)
+        self.start("hetschedd")
+        self._compare_all()
 
     # Daemons
 
@@ -86,6 +101,11 @@ class Site:
         """Send a signal to a daemon that may have ended."""
         with contextlib.suppress(DaemonError, ProcessLookupError):
             self._daemons[name].send(number)
+
+    def launch(self, name: str) -> None:
+        """Start a daemon if it does not run, and do not wait for it."""
+        if self._daemons[name].pid() is None:
+            self._daemons[name].start()
 
     def start(self, name: str, *more: str) -> None:
         """Start a daemon that does not run, with ``more`` arguments; a second try if it dies at once."""
@@ -138,10 +158,8 @@ class Site:
             for gpu in range(self.nodes[node].gpus):
                 self.nvml(node, "lost", "--gpu", str(gpu), "--clear")
         for name, daemon in self._daemons.items():
-            if daemon.pid() is None:
-                self.start(name)
-            else:
-                self.send(name, signal.SIGCONT)
+            self.send(name, signal.SIGCONT)
+            self.start(name)
         return left
 
     # Nodes
@@ -167,11 +185,7 @@ class Site:
 
     def reconcile(self, timeout_s: float = 150) -> None:
         """What each node does now and then by itself: compare its instances with the reservations."""
-        running = [
-            subprocess.Popen(["/usr/sbin/hetsched-node", "reconcile", "--node", node], stdin=subprocess.DEVNULL,
-                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/")
-            for node in self.nodes
-        ]  # fmt: skip
+        running = [subprocess.Popen(_on_node(node, "reconcile"), **_SILENT) for node in self.nodes]
         for process in running:
             process.wait(timeout_s)
 
@@ -186,7 +200,7 @@ class Site:
         self.nvml(node, "reboot")
         for path in (NODE_RUN / node).glob("*"):
             path.unlink(missing_ok=True)
-        run_as("root", "hetsched-node", "boot", "--rebooted", "--node", node, timeout_s=150)
+        run_as("root", *_on_node(node, "boot", "--rebooted"), timeout_s=150)
         self.start(f"slurmd@{node}", "-b")
 
     def processes_of(self, node: str) -> set[int]:
@@ -234,18 +248,19 @@ class Site:
 
     def _small_disks(self) -> None:
         """Put the daemon's database and the nodes' records on file systems that can be filled."""
-        text = CONFIG.read_text(encoding="utf-8")
-        if str(DATABASE_DIR) in text:
-            return
         self._daemons["hetschedd"].stop()
+        text = self._config
         for folder, owner in ((DATABASE_DIR, "slurm"), (NODE_STATE, "root")):
             folder.mkdir(parents=True, exist_ok=True)
             run_as("root", "mount", "-t", "tmpfs", "-o", f"{_DISK},mode=700", "chaos", str(folder), check=True)
             run_as("root", "chown", owner, str(folder), check=True)
         CONFIG.write_text(text + f'\n[store]\nurl = "sqlite:///{DATABASE_DIR}/hetsched.db"\n', encoding="utf-8")
         self.start("hetschedd")
+        self._compare_all()
+
+    def _compare_all(self) -> None:
         for node in self.nodes:
-            run_as("root", "hetsched-node", "boot", "--rebooted", "--node", node, check=True, timeout_s=150)
+            run_as("root", *_on_node(node, "boot", "--rebooted"), check=True, timeout_s=150)
 
     def _switchable_hooks(self) -> None:
         FLAGS.mkdir(exist_ok=True)
@@ -259,6 +274,11 @@ class Site:
 
 #: How often a fault may still strike while it has not yet struck at all (see the faults that are armed).
 _UNTOUCHED = (1, 3, 50)
+
+
+def _on_node(node: str, *words: str) -> list[str]:
+    """The command ``hetsched-node`` as a node's own service runs it; the fake NVML must be told whose GPUs to show."""
+    return ["env", f"SLURMD_NODENAME={node}", "hetsched-node", *words, "--node", node]
 
 
 def processes() -> Iterator[tuple[int, str, list[str]]]:
