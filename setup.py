@@ -55,7 +55,7 @@ setup(
     license="GPL-2.0-or-later",
     python_requires=">=3.11",
     packages=find_packages(include=["pyhetsched", "pyhetsched.*"]),
-    package_data={"": ["*.json", "*.csv", "*.csv.gz", "*.toml", "*.html", "*.mako", "*.ini", "py.typed"]},
+    package_data={"": ["*.md", "*.json", "*.csv", "*.csv.gz", "*.toml", "*.html", "*.mako", "*.ini", "py.typed"]},
     install_requires=RUNTIME,
     extras_require={"slurm": SLURM, "simulate": ["submitit>=1.5"], "test": TEST},
     entry_points={
