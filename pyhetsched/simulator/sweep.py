@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -71,7 +72,9 @@ def run_local(scenarios: Sequence[Scenario], workers: int | None = None) -> Iter
         for number, scenario in enumerate(scenarios):
             yield number, figures(scenario)
         return
-    with ProcessPoolExecutor(min(workers, len(scenarios))) as pool:
+    # Fresh processes: forking one that has solver threads may hang the child.
+    fresh = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(workers, len(scenarios)), mp_context=fresh) as pool:
         waiting = {pool.submit(figures, scenario): number for number, scenario in enumerate(scenarios)}
         for done in as_completed(waiting):
             yield waiting[done], done.result()

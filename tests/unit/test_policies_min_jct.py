@@ -62,9 +62,8 @@ def test_best_response_comes_close_to_the_matching() -> None:
     random = np.random.default_rng(3)
     run_s = random.lognormal(8, 1.5, (250, 1)) * random.uniform(1, 6, (250, 3))
     gang = random.choice([1.0, 1.0, 2.0, 4.0], 250)
-    work = _Work(
-        np.arange(250), run_s, gang, np.ones(250), np.full(3, 8.0), np.empty(0, dtype=np.int64), np.zeros(3), np.zeros(3)
-    )
+    nobody, nothing = np.empty(0, dtype=np.int64), np.zeros(3)
+    work = _Work(np.arange(250), run_s, gang, np.ones(250), np.full(3, 8.0), nobody, nothing, nothing)
 
     def cost(column: np.ndarray) -> float:
         total = 0.0
