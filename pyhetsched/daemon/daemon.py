@@ -79,6 +79,7 @@ class Daemon:
             self._book, self._allocator, self._giveback, self._watcher,
             Reconciler(self._book, self._allocator, journal), journal, credentials, enabled, clock,
         )  # fmt: skip
+        node.before_release = self._steerer.plan_now
         self._pools = Pools(
             self._watcher, self._book, journal, decisions, config, clock, lambda: self._steerer.waiting
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from dataclasses import dataclass
 
@@ -39,6 +40,14 @@ class Holdings:
         """Forget a job."""
         with self._lock:
             self._jobs.pop(job_id, None)
+
+    def released(self, job_id: int, node: str) -> None:
+        """A job's slices on ``node`` are gone; its shards there will be free as soon as the Epilog has ended."""
+        with self._lock:
+            job = self._jobs.get(job_id)
+            if job is not None:
+                left = tuple(item for item in job.nodes if item.node != node)
+                self._jobs[job_id] = dataclasses.replace(job, nodes=left)
 
     def on(self, node: str, gpu_index: int) -> list[Holder]:
         """Return who holds one GPU."""

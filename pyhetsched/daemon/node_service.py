@@ -44,6 +44,8 @@ class NodeService(services_pb2_grpc.NodeServicer):
         self._enabled = enabled
         self._clock = clock
         self.pools: Pools | None = None
+        # Called when slices are gone and the node's Epilog is about to end.
+        self.before_release: Callable[[], None] = _nothing
 
     def Prepare(self, request: pb.PrepareRequest, context: grpc.ServicerContext) -> pb.Signed:
         """Say which slices a job must get on a node before it starts there."""
@@ -138,6 +140,9 @@ class NodeService(services_pb2_grpc.NodeServicer):
         self._book.update(changed)
         if changed:
             self._record(request, changed)
+        if any(item.state is ReservationState.GONE for item in changed):
+            self._allocator.holdings.released(request.job_id, request.node)
+            self.before_release()
         if request.HasField("inventory"):
             self._take_inventory(request.node, request.inventory)
         if request.modes_error and self.pools is not None:
@@ -196,3 +201,7 @@ def _add_foreign(plan: pb.ReconcilePlan, wanted: list[pb.Foreign]) -> None:
     for item in plan.foreign:
         if any((item.profile, item.start) == (named.profile, named.start) for named in wanted):
             plan.destroy.append(item)
+
+
+def _nothing() -> None:
+    """Do nothing."""

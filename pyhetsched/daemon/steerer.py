@@ -30,6 +30,7 @@ from pyhetsched.slurm.snapshot import gpu_types
 log = logging.getLogger(__name__)
 
 _ANSWER_S = 60.0
+_RELEASE_S = 2.0
 _RESTART_S = 5.0
 _STOP_S = 2.0
 
@@ -50,6 +51,9 @@ class Steerer:
         self._stopping = False
         self._connection: Connection | None = None
         self._nodes: tuple[NodeGpus, ...] = ()
+        self._planned = threading.Condition()
+        self._plans_begun = 0
+        self._plans_done = 0
         self.pools: Pools | None = None
         self.waiting: Mapping[int, JobAsk] = {}
         self.config = config
@@ -58,6 +62,19 @@ class Steerer:
     def poke(self) -> None:
         """Something has changed: plan again soon."""
         self._wake.set()
+
+    def plan_now(self, at_most_s: float = _RELEASE_S) -> None:
+        """Wait until a plan that saw the present state has been carried out, but not for long.
+
+        Called before a node's Epilog may end: Slurm hands out a GPU's shards as soon as it has, and a waiting job
+        must by then know whether it may go there.
+        """
+        if not self.config.steering.enabled:
+            return
+        with self._planned:
+            wanted = self._plans_begun + 1
+            self._wake.set()
+            self._planned.wait_for(lambda: self._plans_done >= wanted or self._stopping, at_most_s)
 
     def holes(self, ask: JobAsk, partitions: Collection[str], excluded: Collection[str]) -> list[str]:
         """Return the nodes where a job with ``ask`` would now be admitted to a GPU without a start for it.
@@ -112,7 +129,13 @@ class Steerer:
             self._wake.clear()
             if self.config.steering.enabled and not self._stopping:
                 try:
+                    with self._planned:
+                        self._plans_begun += 1
+                        number = self._plans_begun
                     self._cycle()
+                    with self._planned:
+                        self._plans_done = number
+                        self._planned.notify_all()
                 except (OSError, EOFError, HetschedError) as error:
                     log.warning("steering: the planning process is started again: %s", error or "it ended")
                     self._drop_planner()
