@@ -112,7 +112,8 @@ def _create(plan: pb.PreparePlan, job: HookJob, hook: Hook) -> None:
     try:
         with hook.open_driver() as driver:
             try:
-                record = _make(record, hook.engine(driver), hook)
+                engine = hook.engine(driver)
+                record = _make(record, engine, hook)
                 environment.write_ready(hook.paths, record)
             finally:
                 nvml_s = driver.nvml_s
@@ -121,7 +122,9 @@ def _create(plan: pb.PreparePlan, job: HookJob, hook: Hook) -> None:
     except (MigError, NotNowError, DataError, OSError) as error:
         _fail(record, str(error), nvml_s, job, hook)
     else:
-        deliver(hook.rpc, hook.journal, report_of(record, job.node, nvml_s))
+        report = report_of(record, job.node, nvml_s)
+        report.message = engine.isolation.note
+        deliver(hook.rpc, hook.journal, report)
         flush(hook.rpc, hook.journal)
 
 

@@ -83,7 +83,7 @@ class SliceEngine:
         self._paths = paths
         self._journal = journal
         self._clock = clock
-        self._isolation = isolation
+        self.isolation = isolation
         self._boot_id = boot_id
         self.job_is_over = job_is_over
 
@@ -153,8 +153,8 @@ class SliceEngine:
     def _restrict(self, record: JobRecord) -> None:
         for made in record.reservations:
             if made.gi_id is not None and made.ci_id is not None:
-                self._isolation.restrict(
-                    record.uid, self._driver.minor(made.gpu_index), made.gi_id, made.ci_id
+                self.isolation.restrict(
+                    record.job_id, record.uid, self._driver.minor(made.gpu_index), made.gi_id, made.ci_id
                 )
 
     def _roll_back(self, record: JobRecord, why: str) -> JobRecord:
@@ -162,10 +162,7 @@ class SliceEngine:
         record = record.map(self._moved(DESTROYING, note=why))
         self._journal.save(record)
         unmade = self._destroy_locked(record)
-        if unmade.done:
-            self._journal.remove(record.job_id)
-        else:
-            self._journal.save(unmade.record)
+        self._keep(unmade.record)
         return unmade.record
 
     def _located(self, item: SliceRecord) -> SliceRecord:
@@ -322,11 +319,11 @@ class SliceEngine:
             return
         gone = step.instance
         # Which device nodes it had can only be read while it is there.
-        capabilities = self._isolation.capabilities(
+        capabilities = self.isolation.capabilities(
             self._driver.minor(step.gpu_index), gone.gi_id, gone.ci_id
         )
         self._driver.destroy_slice(step.gpu_index, gone.gi_id)
-        self._isolation.lift(capabilities)
+        self.isolation.lift(capabilities)
 
     def _explain(self, step: Step, error: MigError) -> str:
         if not (isinstance(error, NvmlCallError) and error.code == IN_USE and step.instance is not None):
@@ -354,6 +351,7 @@ class SliceEngine:
         if any(reservation.state.holds_space for reservation in record.reservations):
             self._journal.save(record)
         else:
+            self.isolation.forget(record.job_id)
             self._journal.remove(record.job_id)
 
     def _settled(self, record: JobRecord, steps: Iterable[Step]) -> JobRecord:

@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from node_world import NODE, World
+from node_world import NODE
 
 from pyhetsched.clock import ManualClock, RealClock
 from pyhetsched.config import NodeConfig
@@ -201,47 +201,3 @@ def test_trusted_users_are_looked_up() -> None:
     assert trusted_uids(("root", "no-such-user")) == {0}
     with pytest.raises(ConfigError, match="no-such-user"):
         trusted_uids(("no-such-user",))
-
-
-class TestIsolation:
-    @pytest.fixture
-    def world(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-        (tmp_path / "nvml" / "caps").mkdir(parents=True)
-        world = World(tmp_path, monkeypatch, caps=True, isolation="auto")
-        world.daemon.plan(7, ("3g.40gb", 4))
-        return world
-
-    def nodes(self, world: World) -> list[Path]:
-        [shown] = world.node.show()["gpus"][0]["instances"]
-        gi = 3 + 9 * shown["gi"]
-        return [world.folder / "nvml/caps/dev/nvidia-caps" / f"nvidia-cap{minor}" for minor in (gi, gi + 1)]
-
-    def test_auto_is_the_strictest_that_works(self, world: World) -> None:
-        assert world.isolation.method == "owner"
-
-    def test_only_the_user_can_open_the_slice(self, world: World) -> None:
-        world.prolog(7)
-        for node in self.nodes(world):
-            status = node.stat()
-            assert (status.st_uid, status.st_mode & 0o777) == (1001, 0o400)
-        assert world.visible(7).startswith("STATE=ready")
-
-    def test_it_is_lifted_with_the_slice(self, world: World) -> None:
-        world.node.ctl("policy", "keep-caps=on")
-        world.prolog(7)
-        nodes = self.nodes(world)
-        assert world.epilog(7)
-        for node in nodes:
-            status = node.stat()
-            assert (status.st_uid, status.st_mode & 0o444) == (0, 0o444)
-
-    def test_a_slice_that_cannot_be_kept_apart_is_not_used(
-        self, world: World, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def refuse(*_: object) -> None:
-            raise PermissionError("not here")
-
-        monkeypatch.setattr(os, "chown", refuse)
-        world.prolog(7)
-        assert world.layout() == set()
-        assert "kept from other users" in world.daemon.reports[-1].message
