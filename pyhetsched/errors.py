@@ -20,6 +20,9 @@
 """
 
 
+from __future__ import annotations
+
+
 class HetschedError(Exception):
     """Any failure that hetsched itself reports."""
 
@@ -49,7 +52,12 @@ class SlurmError(HetschedError):
     def __init__(self, call: str, text: str, errno: int = 0) -> None:
         super().__init__(f"{call}: {text}")
         self.call = call
+        self.text = text
         self.errno = errno
+
+    def __reduce__(self) -> tuple[type[SlurmError], tuple[str, str, int]]:
+        # Worker processes raise it: without this it could not be read back, which breaks their pool.
+        return type(self), (self.call, self.text, self.errno)
 
 
 class MigError(HetschedError):

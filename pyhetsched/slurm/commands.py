@@ -139,3 +139,13 @@ def _settle() -> None:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_leave_with_parent, name="parent", daemon=True).start()
+
+
+def _leave_with_parent() -> None:
+    """End this worker when the daemon is gone; the pool's pipes stay open as long as one worker lives."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(0)
+

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import pickle
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import grpc
 import pytest
 from daemon_world import CallFailed, World, states
 
+from pyhetsched.errors import SlurmError
 from pyhetsched.rpc.gen import hook_pb2, services_pb2
+from pyhetsched.slurm.commands import Commands
 
 PROCEED, GAVE_BACK = hook_pb2.AllocateReply.PROCEED, hook_pb2.AllocateReply.GAVE_BACK
 PLAN = services_pb2.PreparePlan
@@ -17,6 +23,39 @@ PLAN = services_pb2.PreparePlan
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     return World(tmp_path)
+
+
+def test_an_error_of_slurm_passes_between_processes() -> None:
+    error = pickle.loads(pickle.dumps(SlurmError("scontrol update", "Job is no longer pending", 2010)))
+    assert str(error) == "scontrol update: Job is no longer pending"
+    assert (error.call, error.errno) == ("scontrol update", 2010)
+
+
+def test_a_command_that_slurm_refuses_leaves_the_workers_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "scontrol").write_text("#!/bin/sh\necho refused >&2\nexit 1\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    commands = Commands(10.0, workers=1)
+    try:
+        for _ in range(3):
+            with pytest.raises(SlurmError, match="refused"):
+                commands.update(7, {"Nice": "1"})
+    finally:
+        commands.close()
+
+
+def test_workers_leave_with_a_daemon_that_is_killed() -> None:
+    code = (
+        "import os, signal; from pyhetsched.slurm.commands import Commands; c = Commands(10.0, 2); "
+        "print(*c._pool._processes, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, timeout=60)
+    workers = [int(word) for word in done.stdout.split()]
+    assert len(workers) == 2
+    deadline_s = time.monotonic() + 30
+    while any(Path(f"/proc/{pid}").exists() for pid in workers):
+        assert time.monotonic() < deadline_s, "workers outlive the daemon"
+        time.sleep(0.05)
 
 
 def start(world: World, job_id: int = 7, profile: str = "1g.10gb", shards: int = 4) -> None:
