@@ -5,7 +5,8 @@ Users submit the same script a hundred times over; `decide` is pure, so its outc
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields
+from operator import attrgetter
 
 from pyhetsched.model import ClusterView, SubmitOutcome, SubmitRequest
 from pyhetsched.submit import SubmitPolicy, decide
@@ -13,14 +14,15 @@ from pyhetsched.submit import SubmitPolicy, decide
 _MOST = 2000
 
 #: What no rule may look at: it tells whose request it is, not what is asked.
-_SET_ASIDE = {"uid": 0, "user_name": "", "job_name": "", "submit_host": ""}
+SET_ASIDE = frozenset({"uid", "user_name", "job_name", "submit_host"})
+_asked = attrgetter(*(field.name for field in fields(SubmitRequest) if field.name not in SET_ASIDE))
 
 
 class DecisionMemory:
     """Outcomes by request, for one view and one policy; all is forgotten when either changes. Safe between threads."""
 
     def __init__(self) -> None:
-        self._kept: tuple[ClusterView | None, SubmitPolicy, dict[SubmitRequest, SubmitOutcome]]
+        self._kept: tuple[ClusterView | None, SubmitPolicy, dict[tuple[object, ...], SubmitOutcome]]
         self._kept = (None, SubmitPolicy(), {})
 
     def decide(self, request: SubmitRequest, view: ClusterView, policy: SubmitPolicy) -> SubmitOutcome:
@@ -29,10 +31,10 @@ class DecisionMemory:
         if kept_view is not view or kept_policy != policy or len(outcomes) >= _MOST:
             outcomes = {}
             self._kept = (view, policy, outcomes)
-        key = replace(request, **_SET_ASIDE)  # type: ignore[arg-type]
+        key = _asked(request)
         outcome = outcomes.get(key)
         if outcome is None:
-            outcome = decide(key, view, policy)
+            outcome = decide(request, view, policy)
             # What a failing rule was passed over for may be something that is over soon.
             if not outcome.broken_rules:
                 outcomes[key] = outcome

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import pwd
 import secrets
+import time
 from collections.abc import Mapping
 
 from pyhetsched.clock import Clock
 from pyhetsched.model import Candidate, Decision
 from pyhetsched.slurm.allocation import AllocatedJob
 from pyhetsched.store.recorder import Recorder
+
+_NAMES_KEPT_S = 60.0
 
 
 def new_id() -> str:
@@ -18,7 +22,15 @@ def new_id() -> str:
 
 
 def user_name(uid: int) -> str:
-    """Return the name of ``uid``, or the number as text where there is none."""
+    """Return the name of ``uid``, or the number as text where there is none; as of a minute ago at most.
+
+    A site's directory service can take milliseconds for it, and slurmctld waits meanwhile.
+    """
+    return _user_name(uid, int(time.monotonic() // _NAMES_KEPT_S))
+
+
+@functools.lru_cache(maxsize=4096)
+def _user_name(uid: int, _minute: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,6 +14,8 @@ from pyhetsched.store import tables
 from pyhetsched.store.database import Database
 
 _LONGEST = {c.name: c.type.length for c in tables.decisions.columns if isinstance(c.type, sa.String) and c.type.length}
+
+_CANDIDATE = tuple(field.name for field in fields(Candidate))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ def _row(decision: Decision) -> dict[str, Any]:
     row = {name: getattr(decision, name) for name in Decision.__dataclass_fields__}
     for name, length in _LONGEST.items():
         row[name] = row[name][:length]
-    row["candidates"] = [asdict(candidate) for candidate in decision.candidates]
+    row["candidates"] = [{name: getattr(item, name) for name in _CANDIDATE} for item in decision.candidates]
     row["detail"] = json.loads(json.dumps(dict(decision.detail), default=str))
     return row
 

@@ -15,6 +15,7 @@ log = logging.getLogger(__name__)
 
 _BATCH = 200
 _RETRY_S = 1.0
+_GATHER_S = 0.05
 
 
 class Recorder:
@@ -82,6 +83,8 @@ class Recorder:
     def _take(self) -> tuple[list[Decision], bool]:
         batch: list[Decision] = []
         item = self._queue.get()
+        # One transaction for what comes in the next moment, too: each costs as much as many records.
+        self._stopping.wait(_GATHER_S)
         while item is not None:
             batch.append(item)
             if len(batch) >= _BATCH:

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import pytest
 from submit_example import CLUSTER
 
-from pyhetsched.daemon.decision_memory import _SET_ASIDE, DecisionMemory
+from pyhetsched.daemon.decision_memory import SET_ASIDE, DecisionMemory
 from pyhetsched.model import SubmitRequest
 from pyhetsched.submit import SubmitPolicy, decide
 
@@ -23,7 +23,7 @@ def test_the_same_request_of_another_user_has_the_same_outcome() -> None:
     assert first == decide(SLICE, CLUSTER, POLICY)
 
 
-@pytest.mark.parametrize("name", sorted({field.name for field in fields(SubmitRequest)} - set(_SET_ASIDE)))
+@pytest.mark.parametrize("name", sorted({field.name for field in fields(SubmitRequest)} - SET_ASIDE))
 def test_a_request_that_differs_in_anything_else_is_decided_anew(name: str) -> None:
     memory = DecisionMemory()
     memory.decide(SLICE, CLUSTER, POLICY)
