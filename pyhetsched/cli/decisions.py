@@ -36,8 +36,9 @@ def _age(ctx: click.Context, param: click.Parameter, value: str | None) -> float
 
 @click.command(context_settings=LONG_HELP)
 @click.option("-j", "--jobs", metavar="ID[,ID...]", help="Only these jobs.")
-@click.option("-u", "--user", default="", help="Only this user's.")
-@click.option("-k", "--kind", default="", help="Only this kind: submit, allocate, give-back, prepare, release...")
+@click.option("-u", "--user", default="", metavar="NAME", help="Only this user's.")
+@click.option("-k", "--kind", default="", metavar="KIND",
+              help="Only this kind: submit, modify, allocate, give-back, prepare, release, reconcile, mode.")
 @click.option("-S", "--since", "since_s", callback=_age, metavar="AGE", help="Only the last 30m, 12h, 7d...")
 @click.option("-n", "--limit", default=100, show_default=True, type=click.IntRange(1, 10000), help="At most so many.")
 @click.option("-w", "--watch", is_flag=True, help="Go on, printing decisions as they are made.")

@@ -10,16 +10,17 @@ from pyhetsched.rpc.gen import services_pb2 as pb
 
 @click.command()
 @click.argument("mode", required=False, type=click.Choice(["off", "shadow", "enforce"]))
-@click.option("--partition", "-p", help="Only for this partition.")
-@click.option("--account", "-A", help="Only for this account.")
-@click.option("--user", "-u", help="Only for this user.")
+@click.option("--partition", "-p", metavar="NAME", help="Only for this partition.")
+@click.option("--account", "-A", metavar="NAME", help="Only for this account.")
+@click.option("--user", "-u", metavar="NAME", help="Only for this user.")
 @daemon_options
 def mode(mode: str | None, partition: str | None, account: str | None, user: str | None, as_json: bool,
          address: str | None) -> None:  # fmt: skip
     """Show the modes, or set one (operators only).
 
     off: requests pass untouched. shadow: decide and record, change nothing. enforce: rewrite and cut.
-    The narrowest scope that says something wins: user, then account, then partition, then the cluster.
+    The narrowest scope that says something wins: user, then account, then partition, then the cluster. What is
+    set here outlives restarts and wins over the configuration file. An account counts where a request names it.
     """
     given = [(kind, name) for kind, name in (("partition", partition), ("account", account), ("user", user)) if name]
     if len(given) > 1:

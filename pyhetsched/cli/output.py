@@ -54,7 +54,10 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 def print_table(rows: Sequence[Mapping[str, str]], fields: Sequence[str], default: Sequence[str], columns: str | None,
                 noheader: bool) -> None:  # fmt: skip
-    """Print ``rows`` with the columns asked for; raises `click.BadParameter` for an unknown one."""
+    """Print ``rows`` with the columns asked for (``help`` lists them); `click.BadParameter` for an unknown one."""
+    if columns == "help":
+        click.echo("\n".join(fields))
+        return
     chosen = [name.strip().lower() for name in columns.split(",")] if columns else list(default)
     unknown = [name for name in chosen if name not in fields]
     if unknown:
