@@ -94,3 +94,18 @@ modes = Table(
     Column("scope", String(96), primary_key=True),  # "", "partition=gpu", "account=bio", "user=alice"
     Column("mode", String(8), nullable=False),
 )
+
+# How long jobs took, by user, name and GPU type: what rounds learn from.
+runs = Table(
+    "runs",
+    metadata,
+    Column("job_id", Integer, primary_key=True, autoincrement=False),
+    Column("start_s", Float, primary_key=True),
+    Column("user", String(64), nullable=False),
+    Column("name", String(128), nullable=False),
+    Column("gpu_type", String(64), nullable=False),
+    Column("gpus", Integer, nullable=False),
+    Column("elapsed_s", Float, nullable=False),
+    Column("ended_s", Float, nullable=False),
+    Index("runs_by_end", "ended_s"),
+)
