@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Sequence
 
 log = logging.getLogger("hetsched.node")
 
 _STEP_S = 8.0
+_TRIES = 5
+_PAUSE_S = 2.0
+#: What Slurm says of a job that is back in the queue or over, and of one that srun or salloc started.
+_NOT_HERE = ("pending execution", "already completing", "already finished", "Invalid job id")
+_INTERACTIVE = "Only batch jobs"
 _SEARCH = "/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin:/opt/slurm/bin"
 
 #: Runs a command; returns its exit status and what it wrote.
@@ -39,21 +45,29 @@ def run_command(command: Sequence[str]) -> tuple[int, str]:
     return done.returncode, done.stdout if done.returncode == 0 else done.stderr.strip()
 
 
-def give_back(job_id: int, why: str, run: Runner = run_command) -> bool:
-    """Requeue the job, or cancel it if it cannot be requeued; return whether Slurm took either."""
+def give_back(
+    job_id: int, why: str, run: Runner = run_command, sleep_s: Callable[[float], None] = time.sleep
+) -> bool:
+    """Requeue the job, or cancel it if it is an interactive one; return whether it will not go on here.
+
+    A batch job is never cancelled: it may be back in the queue already, or slurmctld may be restarting.
+    """
     job = str(job_id)
-    attempts: tuple[tuple[str, Sequence[Sequence[str]]], ...] = (
-        ("requeued", [["scontrol", "requeue", job]]),
-        ("requeued", [["scontrol", "update", f"job={job}", "Requeue=1"], ["scontrol", "requeue", job]]),
-        ("cancelled", [["scancel", job]]),
-    )
-    for outcome, commands in attempts:
-        results = [run(command) for command in commands]
-        if all(status == 0 for status, _ in results):
-            log.warning("job %d: %s, since %s", job_id, outcome, why)
+    text = ""
+    for attempt in range(_TRIES):
+        if attempt > 1:
+            sleep_s(_PAUSE_S)
+        status, text = run(["scontrol", "requeue", job])
+        if status == 0 or any(words in text for words in _NOT_HERE):
+            log.warning("job %d: %s, since %s", job_id, text or "requeued", why)
             return True
-        log.info("job %d: %s: %s", job_id, " ".join(commands[-1]), results[-1][1])
-    log.error("job %d: Slurm takes neither requeue nor scancel; its tasks see no GPU: %s", job_id, why)
+        if _INTERACTIVE in text:
+            status, text = run(["scancel", job])
+            log.warning("job %d: cancelled, since %s: %s", job_id, why, text or "ok")
+            return status == 0
+        log.info("job %d: requeue: %s", job_id, text)
+        run(["scontrol", "update", f"job={job}", "Requeue=1"])
+    log.error("job %d: Slurm does not take it back (%s); its tasks see no GPU: %s", job_id, text, why)
     return False
 
 

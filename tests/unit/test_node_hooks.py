@@ -27,9 +27,10 @@ class Site:
         self.command("scontrol", 0)
         self.command("scancel", 0)
 
-    def command(self, name: str, status: int) -> None:
+    def command(self, name: str, status: int, says: str = "") -> None:
         path = self.root / "bin" / name
-        path.write_text(MARKER.format(calls=self.calls, status=status).replace('"$@"', f'{name} "$@"'))
+        text = MARKER.format(calls=self.calls, status=status).replace('"$@"', f'{name} "$@"')
+        path.write_text(text.replace("exit", f"echo '{says}' >&2\nexit") if says else text)
         path.chmod(0o755)
 
     def run(self, hook: str, **variables: str) -> str:
@@ -116,11 +117,27 @@ class TestProlog:
         assert path.read_text() == "STATE=blocked\n"
         assert path.stat().st_mode & 0o777 == 0o644
 
-    def test_a_job_that_cannot_be_requeued_is_cancelled(self, site: Site) -> None:
+    @pytest.mark.parametrize(
+        ("said", "then"),
+        [
+            ("Only batch jobs are accepted or processed for job 7", ["scancel 7"]),
+            ("Job is pending execution for job 7", []),
+            ("slurm_requeue: Invalid job id specified", []),
+        ],
+    )
+    def test_only_an_interactive_job_is_cancelled(self, site: Site, said: str, then: list[str]) -> None:
         site.command("hetsched-node", 1)
-        site.command("scontrol", 1)
+        site.command("scontrol", 1, said)
         site.run("prolog", SLURM_JOB_GPUS="0")
-        assert site.called()[1:] == ["scontrol requeue 7", "scontrol update job=7 Requeue=1", "scancel 7"]
+        assert site.called()[1:] == ["scontrol requeue 7", *then]
+
+    def test_a_controller_that_does_not_answer_is_asked_again(self, site: Site) -> None:
+        site.command("hetsched-node", 1)
+        site.command("scontrol", 1, "Unable to contact slurm controller")
+        site.command("sleep", 0)
+        site.run("prolog", SLURM_JOB_GPUS="0")
+        assert site.called().count("scontrol requeue 7") == 5
+        assert "scancel 7" not in site.called()
 
     def test_a_missing_installation_does_not_drain_the_node(self, site: Site) -> None:
         (site.root / "bin/hetsched-node").unlink()

@@ -151,28 +151,45 @@ def test_nothing_strange_gets_into_a_tasks_environment() -> None:
 
 
 class TestGiveBack:
-    def run(self, *failing: str) -> tuple[bool, list[str]]:
+    def run(self, *answers: str) -> tuple[bool, list[str]]:
+        """Give back where each requeue in turn is answered so ("" is yes); the last answer stays."""
         asked: list[str] = []
+        left = list(answers)
 
         def runner(command: object) -> tuple[int, str]:
             text = " ".join(command)  # type: ignore[call-overload]
             asked.append(text)
-            return (1, "refused") if any(part in text for part in failing) else (0, "")
+            if "requeue" not in text:
+                return 0, ""
+            answer = left.pop(0) if len(left) > 1 else left[0]
+            return (1, answer) if answer else (0, "")
 
-        return give_back(7, "a test", runner), asked
+        return give_back(7, "a test", runner, lambda _: None), asked
 
     def test_a_batch_job_is_requeued(self) -> None:
-        assert self.run() == (True, ["scontrol requeue 7"])
+        assert self.run("") == (True, ["scontrol requeue 7"])
+
+    def test_a_job_that_may_not_be_requeued_is_made_to(self) -> None:
+        done, asked = self.run("Requested operation is presently disabled", "")
+        assert done
+        assert asked == ["scontrol requeue 7", "scontrol update job=7 Requeue=1", "scontrol requeue 7"]
 
     def test_an_interactive_job_is_cancelled(self) -> None:
-        done, asked = self.run("scontrol")
+        done, asked = self.run("Only batch jobs are accepted or processed for job 7")
         assert done
         assert asked[-1] == "scancel 7"
 
-    def test_a_slurm_that_does_not_answer(self) -> None:
-        done, asked = self.run("s")
+    @pytest.mark.parametrize("text", ["Job is pending execution", "Job/step already completing or completed",
+                                      "Job has already finished", "Invalid job id specified"])  # fmt: skip
+    def test_a_job_that_is_not_here_any_more_is_left_alone(self, text: str) -> None:
+        assert self.run(text) == (True, ["scontrol requeue 7"])
+
+    def test_a_slurm_that_does_not_answer_is_asked_again_and_no_job_is_cancelled(self) -> None:
+        done, asked = self.run("Unable to contact slurm controller")
         assert not done
-        assert len(asked) == 4
+        assert asked.count("scontrol requeue 7") == 5
+        assert not any("scancel" in command for command in asked)
+        assert self.run("Unable to contact slurm controller", "Zero Bytes were transmitted", "")[0]
 
     @pytest.mark.parametrize(
         ("status", "text", "over"),
