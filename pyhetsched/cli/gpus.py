@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from pyhetsched.cli.output import (
@@ -17,7 +19,9 @@ from pyhetsched.errors import RequestError
 from pyhetsched.rpc.gen import services_pb2 as pb
 from pyhetsched.slurm.hosts import fold
 
-_FIELDS = ("nodelist", "nodes", "gpu", "type", "model", "mig", "state", "shards", "map", "holders", "uuid")
+_FIELDS = (
+    "nodelist", "nodes", "gpu", "type", "model", "mig", "state", "shards", "map", "holders", "util", "pool", "uuid"
+)  # fmt: skip
 _DEFAULT = ("nodelist", "gpu", "type", "mig", "state", "shards", "map", "holders")
 
 
@@ -33,14 +37,15 @@ def gpus(nodes: str, unfolded: bool, columns: str | None, noheader: bool, as_jso
     '#' for an instance that hetsched did not make. HOLDERS tells what the letters mean: slice, user and job;
     slices of one kind and user are folded, with their jobs in the order of the letters. GPUs that are alike
     and free, or whole GPUs of one job on a node, are folded into one line. Only operators see whose jobs the
-    slices of other users are.
+    slices of other users are. MIG shows 'on>off' where a node of the pool is to change its mode. UTIL (with -o) is as
+    of the node's last report; NVML does not tell it for GPUs in MIG mode, and unknown is not idle.
     """
     with connect(address) as client:
         reply = client.call("Mig/Map", pb.MapRequest(nodes=nodes), pb.MapReply)
     if nodes and not reply.nodes:
         raise RequestError(f"no node with GPUs matches {nodes}")
     if as_json:
-        print_json(document(reply))
+        print_json(_with_unknown(document(reply)))
     else:
         print_table(rows(reply, unfolded), _FIELDS, _DEFAULT, columns, noheader)
 
@@ -52,7 +57,7 @@ def rows(reply: pb.MapReply, unfolded: bool = False) -> list[dict[str, str]]:
         for gpu in node.gpus:
             row = _row(node, gpu)
             where = (node.name, str(gpu.index)) if unfolded or gpu.slices else (node.name,) if gpu.holder else ()
-            key = (*where, *(text for name, text in row.items() if name != "uuid"))
+            key = (*where, *(text for name, text in row.items() if name not in ("uuid", "util")))
             groups.setdefault(key, []).append((node.name, str(gpu.index)))
     table: list[dict[str, str]] = []
     by_gpu = {(node.name, str(gpu.index)): (node, gpu) for node in reply.nodes for gpu in node.gpus}
@@ -61,7 +66,8 @@ def rows(reply: pb.MapReply, unfolded: bool = False) -> list[dict[str, str]]:
         indexes = sorted({index for _, index in members}, key=int)
         names = sorted({name for name, _ in members})
         folded = {"nodelist": fold(names), "nodes": str(len(names)), "gpu": fold_numbers(indexes)}
-        table.append({**folded, **_row(node, gpu)})
+        used = {_utilization(by_gpu[member][1]) for member in members}
+        table.append({**folded, **_row(node, gpu), "util": used.pop() if len(used) == 1 else "various"})
     return table
 
 
@@ -74,10 +80,28 @@ def fold_numbers(numbers: list[str]) -> str:
 def _row(node: pb.NodeGpus, gpu: pb.Gpu) -> dict[str, str]:
     letters, holders = _letters(gpu)
     return {
-        "type": gpu.gres_type, "model": gpu.model or "?", "mig": gpu.mig_mode, "state": node.state.lower(),
+        "type": gpu.gres_type, "model": gpu.model or "?", "mig": _mode(node, gpu), "state": node.state.lower(),
         "shards": f"{gpu.shards_used}/{gpu.shards}" if gpu.shards else "-", "map": letters,
-        "holders": holders, "uuid": gpu.uuid or "-",
+        "holders": holders, "uuid": gpu.uuid or "-", "pool": "yes" if node.pool else "no",
+        "util": _utilization(gpu),
     }  # fmt: skip
+
+
+def _mode(node: pb.NodeGpus, gpu: pb.Gpu) -> str:
+    """The mode as it is, and the one that is ordered."""
+    return f"{gpu.mig_mode}>{node.wanted_mode}" if node.wanted_mode else gpu.mig_mode
+
+
+def _utilization(gpu: pb.Gpu) -> str:
+    return f"{gpu.utilization_pct}%" if gpu.HasField("utilization_pct") else "unknown"
+
+
+def _with_unknown(reply: dict[str, Any]) -> dict[str, Any]:
+    """What is not known is null, never left out: a missing utilisation is no zero."""
+    for node in reply["nodes"]:
+        for gpu in node["gpus"]:
+            gpu.setdefault("utilization_pct", None)
+    return reply
 
 
 def _letters(gpu: pb.Gpu) -> tuple[str, str]:

@@ -1,4 +1,5 @@
-"""``hetsched mig``: shard weights and layouts of the shipped models, and plans, all without a daemon."""
+"""``hetsched mig``: shard weights and layouts of the shipped models, and plans; the verbs that ask a running cluster
+are in :mod:`pyhetsched.cli.mig_live`."""
 
 from __future__ import annotations
 
@@ -7,7 +8,9 @@ from typing import TextIO
 
 import click
 
-from pyhetsched.errors import HetschedError
+from pyhetsched.cli import mig_live
+from pyhetsched.cli.output import connect
+from pyhetsched.errors import HetschedError, RpcError
 from pyhetsched.mig import inventory, planner, profiles
 from pyhetsched.mig import layout as layouts_of
 from pyhetsched.mig.profiles import GpuModel
@@ -26,6 +29,10 @@ def _model(ctx: click.Context, param: click.Parameter, value: str) -> GpuModel:
 @click.group("mig")
 def mig() -> None:
     """Look at MIG geometry and plan layouts."""
+
+
+for _verb in (mig_live.export, mig_live.assert_, mig_live.apply):
+    mig.add_command(_verb)
 
 
 @mig.command()
@@ -82,21 +89,24 @@ def layouts(model: GpuModel, names: tuple[str, ...], all_profiles: bool, as_json
 
 
 @mig.command()
-@click.argument("file", metavar="INVENTORY", type=click.File(encoding="utf-8"))
+@click.argument("file", metavar="[INVENTORY]", type=click.File(encoding="utf-8"), required=False)
 @click.option("--want", default="", metavar="PROFILE=COUNT,...", help="Slices to make room for.")
 @click.option("--keep-idle/--use-idle", default=True, help="Keep instances that no job holds, or use their room.")
 @click.option("--compact", is_flag=True, help="Say which nodes to let run dry instead.")
 @click.option("--seconds", default=1.0, show_default=True, help="Time for the integer program; 0: heuristic only.")
 @click.option("--dry-run", is_flag=True, help="Only print the steps, which is all that plan ever does.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def plan(file: TextIO, want: str, keep_idle: bool, compact: bool, seconds: float, dry_run: bool, as_json: bool) -> None:
+def plan(
+    file: TextIO | None, want: str, keep_idle: bool, compact: bool, seconds: float, dry_run: bool, as_json: bool
+) -> None:
     """Print the steps that lead from the layouts in INVENTORY to room for what is wanted.
 
-    INVENTORY is a file as `hetsched mig export` writes it, or - for standard input. Running jobs are never
+    INVENTORY is a file as `hetsched mig export` writes it, or - for standard input; without it the cluster as it
+    is now. Running jobs are never
     moved. Exits 1 if some wanted slices find no place.
     """
     try:
-        gpus = inventory.parse_inventory(file.read(), file.name)
+        gpus = inventory.parse_inventory(file.read(), file.name) if file else _live()
         demand = inventory.parse_demand(want)
         if compact:
             made = planner.compact(gpus, seconds)
@@ -104,11 +114,18 @@ def plan(file: TextIO, want: str, keep_idle: bool, compact: bool, seconds: float
             made = planner.deploy(gpus, demand, seconds)
         else:
             made = planner.reconfigure(gpus, demand, seconds)
+    except RpcError:
+        raise
     except HetschedError as error:
         raise click.UsageError(str(error)) from error
     _print_plan(made, as_json)
     if made.unplaced:
         raise SystemExit(1)
+
+
+def _live() -> tuple[inventory.GpuSlices, ...]:
+    with connect(None) as client:
+        return mig_live.live(client)
 
 
 def _print_plan(made: planner.Plan, as_json: bool) -> None:

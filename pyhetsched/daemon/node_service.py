@@ -191,6 +191,11 @@ class NodeService(services_pb2_grpc.NodeServicer):
 
     def _take_inventory(self, node: str, inventory: pb.GpuInventory) -> None:
         gpus = tuple(convert.gpu_report(gpu) for gpu in inventory.gpus)
+        there = {(gpu.index, item.start, item.gi_id) for gpu in gpus for item in gpu.instances}
+        foreign = {gpu.index: self._book.foreign(node, gpu.index) for gpu in gpus}
+        left = {i: tuple(f for f in items if (i, f.start, f.gi_id) in there) for i, items in foreign.items()}
+        if left != foreign:
+            self._book.set_foreign(node, left)
         self._watcher.note_report(
             NodeReport(node, self._clock.now_s(), inventory.boot_id, inventory.driver_version, gpus)
         )

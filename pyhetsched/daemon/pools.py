@@ -9,6 +9,7 @@ always what the node has reported. The decision itself is `pyhetsched.mig.pool`,
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -194,7 +195,7 @@ class Pools:
             self._order(card.node, False, decision.reason)
         if self._reasons.get(key) != decision.reason:
             self._reasons[key] = decision.reason
-            log.info("pool of %s: %s", key, decision.reason.replace("cards", "nodes"))
+            log.info("pool of %s: %s", key, _in_nodes(decision.reason))
 
     def _demand(self, model: GpuModel, nodes: list[str]) -> Demand:
         held = [r.profile for node in nodes for r in self._book.on_node(node)]
@@ -216,7 +217,7 @@ class Pools:
         until_s = self._clock.now_s() + self.config.pool.order_s
         with self._lock:
             self._orders[node] = Order(node, on, until_s, why)
-        text = f"MIG mode {'on' if on else 'off'} once it is idle: {why.replace('cards', 'nodes')}"
+        text = f"MIG mode {'on' if on else 'off'} once it is idle: {_in_nodes(why)}"
         log.info("node %s: %s", node, text)
         self._journal.event(KIND, "ordered", text, node=node, uid=uid, detail={"on": on})
 
@@ -279,6 +280,13 @@ class Pools:
 
 _SLICES = frozenset({("on", ""), ("on", "on")})
 _WHOLE = frozenset({("off", ""), ("off", "off")})
+
+
+def _in_nodes(reason: str) -> str:
+    """The words of a decision on cards, where each card is a node."""
+    return re.sub(r"\b(1 whole GPUs on a|card)", lambda m: "node" if m[1] == "card" else "a whole", reason).replace(
+        "cards", "nodes"
+    )
 
 
 def settings_of(config: PoolConfig) -> PoolSettings:

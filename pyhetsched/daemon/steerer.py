@@ -169,7 +169,9 @@ class Steerer:
         if isinstance(answer, str):
             raise HetschedError(answer)
         self._allocator.learn_pending(answer.asks)
-        self.waiting = answer.waiting
+        # A job that was given back waits for its time to begin, and wants a place all the same.
+        back = {i: ask for i, (_, ask) in answer.asks.items() if self._giveback.times(i)}
+        self.waiting = {**answer.waiting, **back}
 
     def _pool(self) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
         if self.pools is None:

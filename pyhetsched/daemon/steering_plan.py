@@ -62,8 +62,8 @@ class Planner:
         self._kept = settle(self._kept, steer(state.nodes, asks, state.pick), eligible, state.strict)
         changes: dict[int, frozenset[str]] = {}
         for job in (*slices, *others):
-            closed = state.closed_to_slices if wants[job.job_id].kind == "slices" else state.closed_to_whole
-            kept = self._kept.get(job.job_id, frozenset()) | (closed - names(job.required_nodes))
+            closed = _closed_to(job, wants[job.job_id], owners[job.job_id], state)
+            kept = self._kept.get(job.job_id, frozenset()) | closed
             wanted = owners[job.job_id] | kept | set(state.bounced.get(job.job_id, ()))
             if wanted != names(job.excluded_nodes):
                 changes[job.job_id] = wanted
@@ -107,6 +107,24 @@ def serves(node: NodeView, ask: JobAsk, model_key: str, partitions: Collection[s
 
 def _could_start(job: PendingJob) -> bool:
     return not any(word in job.reason for word in _CANNOT_START)
+
+
+def _closed_to(job: PendingJob, ask: JobAsk, owners: frozenset[str], state: SteeringState) -> frozenset[str]:
+    """The nodes of the pool in the wrong mode for a job, unless no other could serve it.
+
+    A job that is excluded from all its nodes would be held by Slurm (BadConstraints, priority 0), and stay so if
+    the daemon went away. One that starts in the wrong place goes back to the queue instead, ever more seldom.
+    """
+    slices = ask.kind == "slices"
+    closed = (state.closed_to_slices if slices else state.closed_to_whole) - names(job.required_nodes)
+    if not closed:
+        return closed
+    could = {
+        node.name for node in state.view.nodes
+        if any(serves(node, ask, group.model_key or "", job.partitions) and (group.mig_enabled if slices else (
+            group.count >= ask.gpus_per_node and (group.switchable or not group.mig_enabled))) for group in node.gpus)
+    }  # fmt: skip
+    return closed if could - closed - owners else frozenset()
 
 
 def _minds_modes(ask: JobAsk) -> bool:

@@ -144,7 +144,7 @@ def mode_lock(paths: NodePaths, exclusive: bool, clock: Clock, wait_s: float) ->
                 break
             except BlockingIOError as error:
                 if clock.monotonic_s() >= deadline_s:
-                    raise NotNowError("the GPUs of this node are changing their MIG mode") from error
+                    raise NotNowError("a change of MIG modes, or a prolog, is at work on this node") from error
                 clock.sleep_s(_LOCK_STEP_S)
         yield
     finally:
