@@ -16,7 +16,8 @@ PAUSE_S = 0.002
 
 def requests() -> list[bytes]:
     """Requests as the plugin sends them: a whole GPU, slices, a need, one that is refused."""
-    common: dict[str, Any] = {"uid": 2001, "batch": True, "min_nodes": 1, "max_nodes": 1, "num_tasks": 1, "submit_host": "login1"}
+    common: dict[str, Any] = {"uid": 2001, "batch": True, "min_nodes": 1, "max_nodes": 1, "num_tasks": 1}
+    common["submit_host"] = "login1"
     found = [
         pb.SubmitRequest(tres_per_node="gres/gpu:1", **common),
         pb.SubmitRequest(tres_per_node="gres/gpu:1g.10gb:1", **common),
