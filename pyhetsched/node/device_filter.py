@@ -201,26 +201,30 @@ class DeviceFilter:
             os.close(descriptor)
 
     def _scope(self) -> Path:
-        mount = self._mount_point()
         names = (f"{self._node}_slurmstepd.scope", "slurmstepd.scope")
-        for depth in ("*/", "*/*/", "*/*/*/"):  # slices nest; by default it is system.slice
-            for name in names:
-                with contextlib.suppress(OSError):  # what is being listed may vanish
-                    found = sorted(mount.glob(depth + name))
-                    if found:
-                        return found[0]
+        mounts = self._mount_points()
+        for mount in mounts:
+            for depth in ("*/", "*/*/", "*/*/*/"):  # slices nest; by default it is system.slice
+                for name in names:
+                    with contextlib.suppress(OSError):  # what is being listed may vanish
+                        found = sorted(mount.glob(depth + name))
+                        if found:
+                            return found[0]
         raise FilterUnavailable(
-            f"{mount} has no slurmstepd.scope: Slurm keeps its jobs in no cgroup v2 "
+            f"{mounts[0]} has no slurmstepd.scope: Slurm keeps its jobs in no cgroup v2 "
             "(cgroup.conf: CgroupPlugin=cgroup/v2; slurm.conf: ProctrackType=proctrack/cgroup)"
         )
 
-    def _mount_point(self) -> Path:
+    def _mount_points(self) -> list[Path]:
+        found = []
         with contextlib.suppress(OSError):
             for line in self._mountinfo.read_text(encoding="utf-8").splitlines():
                 before, _, after = line.partition(" - ")
                 if after.startswith("cgroup2 "):
-                    return Path(before.split()[4])
-        raise FilterUnavailable("cgroup v2 is not mounted")
+                    found.append(Path(before.split()[4]))
+        if not found:
+            raise FilterUnavailable("cgroup v2 is not mounted")
+        return found
 
 
 def _holder(job_id: int) -> str:
