@@ -132,9 +132,9 @@ class Allocator:
         """Return the ask of a job that was allocated since the daemon started."""
         return self._asks.get(job_id, ("", None))[1]
 
-    def forget(self, job_id: int) -> None:
-        """Forget a job that has ended."""
-        self.holdings.ended(job_id)
+    def forget(self, job_id: int, restart_count: int = 0) -> None:
+        """Forget a job whose run number ``restart_count`` has ended."""
+        self.holdings.ended(job_id, restart_count)
         self._asks.pop(job_id, None)
 
     def cancel(self, job_id: int) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pyhetsched.slurm.allocation import AllocatedJob
 
+_MOST_ENDED = 10_000
 RUNNING = frozenset({"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "STAGE_OUT"})
 
 
@@ -27,19 +28,26 @@ class Holdings:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._jobs: dict[int, AllocatedJob] = {}
+        # Job and restart count of ends that were told: a look at Slurm that began before may be noted after.
+        self._ended: dict[int, int] = {}
 
     def note(self, job: AllocatedJob) -> None:
-        """Take in a job as Slurm has it now."""
+        """Take in a job as Slurm has it now, or had it shortly before its end."""
         with self._lock:
-            if job.state in RUNNING and any(item.gpus or item.shards for item in job.nodes):
+            over = job.restart_count <= self._ended.get(job.job_id, -1)
+            if job.state in RUNNING and not over and any(item.gpus or item.shards for item in job.nodes):
                 self._jobs[job.job_id] = job
             else:
                 self._jobs.pop(job.job_id, None)
 
-    def ended(self, job_id: int) -> None:
-        """Forget a job."""
+    def ended(self, job_id: int, restart_count: int = 0) -> None:
+        """Forget a job whose run number ``restart_count`` is over; its next run is another matter."""
         with self._lock:
             self._jobs.pop(job_id, None)
+            self._ended.pop(job_id, None)
+            self._ended[job_id] = restart_count
+            if len(self._ended) > _MOST_ENDED:
+                del self._ended[next(iter(self._ended))]
 
     def released(self, job_id: int, node: str) -> None:
         """A job's slices on ``node`` are gone; its shards there will be free as soon as the Epilog has ended."""

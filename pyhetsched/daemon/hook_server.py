@@ -60,7 +60,7 @@ class Hooks:
             if what == "allocate":
                 return pb.HookReply(version=1, allocate=self._allocate(request.allocate))
             if what == "finish":
-                self._tracker.finished(request.finish.job_id)
+                self._tracker.finished(request.finish.job_id, request.finish.restart_count)
                 return pb.HookReply(version=1, finish=pb.FinishReply())
             if what == "ping":
                 return pb.HookReply(version=1, ping=pb.PingReply(daemon_version=__version__))

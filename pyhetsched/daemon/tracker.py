@@ -52,8 +52,8 @@ class Tracker:
             except Exception:  # noqa: BLE001 - one strange job must not end the thread
                 log.exception("job %d: cannot be learned", job_id)
 
-    def finished(self, job_id: int) -> None:
-        """A job has ended (or gone back to the queue): close what was reserved and never made."""
+    def finished(self, job_id: int, restart_count: int = 0) -> None:
+        """A run of a job has ended (or gone back to the queue): close what was reserved and never made."""
         try:
             # The hook may have been kept waiting, and the job runs again by now.
             never_made = [
@@ -63,7 +63,7 @@ class Tracker:
             self._book.close(never_made, "the job ended before its slices were made")
         except (SlurmError, StoreError) as error:
             log.warning("job %d: what was reserved for it is closed later: %s", job_id, error)
-        self._allocator.forget(job_id)
+        self._allocator.forget(job_id, restart_count)
 
     def ran(self, job_id: int) -> None:
         """A job runs on its slices: what kept it from other nodes is over."""
