@@ -7,6 +7,7 @@ destroyed; what somebody else made is reported and left alone, unless the site w
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -76,6 +77,8 @@ def _reconcile(node: str, hook: Hook, driver: NvmlDriver, booted: bool, destroy_
         for left in hook.paths.run.glob("job-*.env"):
             left.unlink(missing_ok=True)
         write_atomically(hook.paths.boot, hook.boot_id + "\n")
+    else:
+        _drop_environments(hook, engine)
     try:
         gpus, plan = _compare(node, hook, driver, booted)
     except RpcError as error:
@@ -97,10 +100,23 @@ def _reconcile(node: str, hook: Hook, driver: NvmlDriver, booted: bool, destroy_
 def _look_at_modes(hook: Hook, driver: NvmlDriver, booted: bool) -> list[str]:
     """Note which GPUs are in MIG mode; after a boot switch it on again where the boot has lost it.
 
-    Hopper and later lose the mode with the driver and need no reset for it; nothing runs here yet.
+    Hopper and later lose the mode with the driver and need no reset for it. What a boot that was broken off
+    has not done is done now: until then those GPUs are listed, so that no job gets one of them whole.
     """
     modes = {index: driver.mig_mode(index) for index in driver.indexes}
-    wanted = inventory.remembered_mig_gpus(hook.paths) & set(modes) if booted else frozenset()
+    notes = []
+    if booted or not hook.paths.booted.exists():
+        wanted = inventory.remembered_mig_gpus(hook.paths) & set(modes)
+        inventory.write_mig_gpus(hook.paths, modes, wanted)
+        notes = _restore_modes(driver, modes, wanted)
+        inventory.write_mig_gpus(hook.paths, modes, wanted)
+        write_atomically(hook.paths.booted, "", 0o644, durable=False)
+    else:
+        inventory.write_mig_gpus(hook.paths, modes)
+    return notes
+
+
+def _restore_modes(driver: NvmlDriver, modes: dict[int, str], wanted: Iterable[int]) -> list[str]:
     notes = []
     for index in sorted(wanted):
         if modes[index] != "off":
@@ -112,8 +128,15 @@ def _look_at_modes(hook: Hook, driver: NvmlDriver, booted: bool) -> list[str]:
             log.error("GPU %d: MIG mode cannot be switched on again: %s", index, error)
         result = "has lost MIG mode" if modes[index] == "off" else f"MIG mode is {modes[index]} again"
         notes.append(f"GPU {index}: {result}")
-    inventory.write_mig_gpus(hook.paths, modes, wanted)
     return notes
+
+
+def _drop_environments(hook: Hook, engine: SliceEngine) -> None:
+    """Forget what was laid down for the tasks of jobs whose epilog never ran and that have nothing else here."""
+    for path in hook.paths.run.glob("job-*.env"):
+        number = path.stem.removeprefix("job-")
+        if number.isdigit() and not hook.paths.record(int(number)).exists() and engine.job_is_over(int(number)):
+            path.unlink(missing_ok=True)
 
 
 def _compare(

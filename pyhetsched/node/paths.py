@@ -59,6 +59,11 @@ class NodePaths:
         return self.run / "mode.lock"
 
     @property
+    def booted(self) -> Path:
+        """There once the GPUs have been looked at in this boot."""
+        return self.run / "booted"
+
+    @property
     def boot(self) -> Path:
         """The boot that the records belong to."""
         return self.state / "boot-id"

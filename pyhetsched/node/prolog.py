@@ -56,7 +56,9 @@ def _concerned(job: HookJob, hook: Hook) -> bool:
     if in_mig_mode is None:
         try:
             with hook.open_driver() as driver:
-                inventory.write_mig_gpus(hook.paths, {i: driver.mig_mode(i) for i in driver.indexes})
+                modes = {index: driver.mig_mode(index) for index in driver.indexes}
+            # The boot's look at the GPUs was broken off: those that were in MIG mode should be again.
+            inventory.write_mig_gpus(hook.paths, modes, inventory.remembered_mig_gpus(hook.paths))
         except NvmlCallError as error:
             log.warning("job %d: the GPUs cannot be looked at: %s", job.job_id, error)
             return error.code not in ABSENT

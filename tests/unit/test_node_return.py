@@ -99,3 +99,39 @@ def test_an_instance_that_goes_while_the_daemon_is_asked_is_no_strangers(
     assert shown.profile == "1g.10gb"
     assert outcome.foreign == 0
     assert len(world.daemon.reconciles) == before + 2
+
+
+def test_a_boot_that_was_broken_off_lets_no_job_have_a_whole_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch, "H100-80GB-SXM:2")
+    boot.run("node0", world.hook(), booted=True)
+    world.node.ctl("reboot")
+    for left in world.paths.run.iterdir():
+        left.unlink()
+    world.boot_id = "boot-2"
+    world.node.ctl("fault", "add", "--call", "nvmlDeviceSetMigMode", "--skip", "1", "--kill", "before")
+    assert world.crash(lambda: boot.run("node0", world.hook(), booted=True))
+    assert modes(world) == [1, 0]
+    world.daemon.plans[7] = pb.PreparePlan(action=pb.PreparePlan.GIVE_BACK, job_id=7)
+    for _ in range(2):
+        world.prolog(7, 1)
+        assert world.visible(7).startswith("STATE=blocked")
+        world.paths.mig_gpus.unlink()  # the boot may also have died before it wrote that
+    boot.run("node0", world.hook(), booted=False)
+    assert modes(world) == [1, 1]
+
+
+def test_what_was_laid_down_for_tasks_goes_with_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path, monkeypatch, "A100-80GB:1")
+    world.daemon.plans[7] = pb.PreparePlan(action=pb.PreparePlan.BLOCK, job_id=7)
+    world.daemon.plan(8, ("1g.10gb", 0))
+    world.prolog(7)
+    world.prolog(8)
+    world.jobs_over.add(8)
+    boot.run("node0", world.hook(), booted=False)
+    assert world.visible(7)
+    assert world.visible(8)  # it has a record: that goes first
+    world.jobs_over.add(7)
+    boot.run("node0", world.hook(), booted=False)
+    assert world.visible(7) == ""
