@@ -37,6 +37,3 @@ proto: venv ## Regenerate pyhetsched/rpc/gen from proto/
 	cp build/proto/hetsched/v1/*.py build/proto/hetsched/v1/*.pyi pyhetsched/rpc/gen/
 	sed -i -E 's/^from hetsched\.v1 import/from pyhetsched.rpc.gen import/; s/^import hetsched\.v1\.([a-z_0-9]+)/import pyhetsched.rpc.gen.\1/; s/([^a-zA-Z_.])hetsched\.v1\.([a-z_]+_pb2)/\1pyhetsched.rpc.gen.\2/g' pyhetsched/rpc/gen/*.py pyhetsched/rpc/gen/*.pyi
 	touch pyhetsched/rpc/gen/__init__.py
-
-bench-mig: venv ## Ways around MIG holes, and the planner against its oracle (BENCH_HOURS=, BENCH_SEEDS=)
-	$(PY) tests/bench/mig.py
