@@ -22,6 +22,7 @@ from isolation_site import (
 )
 from main_path import explained, uuids_of, wait_clean, wait_started
 
+CONFIG = Path("/etc/hetsched/hetsched.toml")
 PROBE = Path("/usr/local/bin/probe-devices")
 PROBE_TEXT = """\
 #!/usr/bin/python3
@@ -116,6 +117,21 @@ def test_ownership_cannot_tell_two_jobs_of_one_user_apart_and_the_record_says_so
     ids = json.loads(root("sacct", "-X", "-n", "-u", "alice", "--json"))["jobs"]
     events = explained(max(job["job_id"] for job in ids))
     assert "not from other jobs of one user" in json.dumps(events)
+
+
+def test_a_configured_cgroup_that_cannot_be_had_sends_the_job_back(cluster: Slurm) -> None:
+    before = CONFIG.read_text()
+    assert "[node]" not in before
+    CONFIG.write_text(f'{before}\n[node]\nisolation = "cgroup"\n')
+    try:
+        job = cluster.sbatch("alice", *SLICE, wrap="echo ran")
+        wait_until(lambda: "cgroup v2 is not mounted" in json.dumps(explained(job)), 30, "the reason in the record")
+        run_as("root", "scancel", str(job))
+        assert cluster.wait_ended(job) == "CANCELLED"
+        assert not Path(f"/home/alice/job-{job}_4294967294.out").exists()
+    finally:
+        CONFIG.write_text(before)
+    wait_clean(cluster)
 
 
 def test_cgroups_keep_two_users_apart(cgroups: None, cluster: Slurm) -> None:
