@@ -146,6 +146,23 @@ class PoolConfig(_Section):
     allow_reset: bool = False
 
 
+class PolicyConfig(_Section):
+    """Rounds: the policy that says, every ``round_s``, which job goes first and which GPU type it prefers.
+
+    ``options`` are the policy's own; ``budget_s`` is what it may take before a simpler one answers. A rank moves a
+    job's priority by at most ``order_points`` up or down; 0 leaves the order to Slurm. ``throughputs`` is a CSV file
+    of the site's own measurements, as docs/rounds.md shows it.
+    """
+
+    name: str = "min-jct"
+    mode: ModeName = "off"
+    round_s: Seconds = 30.0
+    budget_s: Seconds = 10.0
+    order_points: int = Field(default=1000, ge=0, le=1_000_000)
+    options: dict[str, str | int | float | bool] = Field(default_factory=dict)
+    throughputs: str = ""
+
+
 class SubmitConfig(_Section):
     """Options of the rules of submit; what each means is said in docs/users.md."""
 
@@ -181,6 +198,7 @@ class Config(_Section):
     allocation: AllocationConfig = AllocationConfig()
     steering: SteeringConfig = SteeringConfig()
     pool: PoolConfig = PoolConfig()
+    policy: PolicyConfig = PolicyConfig()
     submit: SubmitConfig = SubmitConfig()
     node: NodeConfig = NodeConfig()
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from pyhetsched.config import ModeConfig
@@ -12,6 +14,25 @@ from pyhetsched.model import Mode
 from pyhetsched.store.reservations import ModeStore
 
 SCOPES = ("user", "account", "partition")
+
+
+@dataclass(frozen=True, slots=True)
+class ModeTable:
+    """All that says which mode applies to whom, as a value."""
+
+    default: Mode
+    scopes: Mapping[str, str]
+    percent: int = 100
+    disabled: bool = False
+
+    def of(self, user: str, account: str, partition: str) -> Mode:
+        """Return the mode for a job."""
+        if self.disabled:
+            return Mode.OFF
+        keys = [f"user={user}", f"account={account}", *(f"partition={name}" for name in partition.split(","))]
+        found = next((Mode(self.scopes[key]) for key in keys if key in self.scopes), self.default)
+        chosen = zlib.crc32(user.encode()) % 100 < self.percent
+        return found if chosen or found is not Mode.ENFORCE else Mode.SHADOW
 
 
 class Modes:
@@ -33,11 +54,11 @@ class Modes:
 
     def of(self, user: str, account: str, partition: str) -> Mode:
         """Return the mode for a job."""
-        if self.disabled():
-            return Mode.OFF
-        found = self._find(user, account, partition)
-        chosen = zlib.crc32(user.encode()) % 100 < self.config.percent
-        return found if chosen or found is not Mode.ENFORCE else Mode.SHADOW
+        return self.table().of(user, account, partition)
+
+    def table(self) -> ModeTable:
+        """Return what applies now."""
+        return ModeTable(self.default, self.scopes(), self.config.percent, self.disabled())
 
     def cluster(self) -> Mode:
         """Return the mode of what is not about one user's submit: reservations and nodes."""
@@ -69,8 +90,3 @@ class Modes:
         with self._lock:
             self._store.save(scope, mode)
             self._set = {**self._set, scope: mode}
-
-    def _find(self, user: str, account: str, partition: str) -> Mode:
-        scopes = self.scopes()
-        keys = [f"user={user}", f"account={account}", *(f"partition={name}" for name in partition.split(","))]
-        return next((Mode(scopes[key]) for key in keys if key in scopes), self.default)

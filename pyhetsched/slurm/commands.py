@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from pyhetsched.errors import DataError, SlurmError
 from pyhetsched.slurm.allocation import AllocatedJob, parse_show_job
+from pyhetsched.slurm.gpu_jobs import parse_site_factors
 
 T = TypeVar("T")
 
@@ -41,6 +42,10 @@ class Commands:
     def in_prolog(self) -> dict[int, int]:
         """Return the jobs that wait for the prolog of their nodes, with their start; raises `SlurmError`."""
         return self._run(jobs_in_prolog, self._timeout_s)
+
+    def site_factors(self) -> dict[int, int]:
+        """Return the site factors of the jobs that wait; raises `SlurmError`."""
+        return self._run(site_factors, self._timeout_s)
 
     def update(self, job_id: int, fields: dict[str, str]) -> None:
         """Set fields of a job; raises `SlurmError`."""
@@ -99,6 +104,14 @@ def parse_in_prolog(text: str) -> dict[int, int]:
     """
     fields = [line.split("|") for line in text.splitlines()]
     return {int(job): int(start) for job, reason, start in fields if reason == "Prolog" and start.isdigit()}
+
+
+def site_factors(timeout_s: float) -> dict[int, int]:
+    """Return what sprio says of each waiting job; raises `SlurmError` where priorities are not multifactor."""
+    done = run("sprio", "--noheader", "--format=%i|%S", timeout_s=timeout_s)
+    if done.returncode:
+        raise SlurmError("sprio", done.stderr.strip() or "failed without a word")
+    return parse_site_factors(done.stdout)
 
 
 def update_job(job_id: int, fields: dict[str, str], timeout_s: float) -> None:

@@ -16,6 +16,7 @@ from pyhetsched.errors import SlurmError
 from pyhetsched.slurm.admin_comment import PREFIX
 from pyhetsched.slurm.allocation import AllocatedJob
 from pyhetsched.slurm.commands import Commands
+from pyhetsched.slurm.gpu_jobs import GpuJob, gpu_job
 from pyhetsched.slurm.hosts import expand, fold
 from pyhetsched.slurm.snapshot import PendingJob, RawNode, RawPartition
 
@@ -43,6 +44,18 @@ class Gateway(Protocol):
 
     def pending(self) -> list[PendingJob]:
         """Return the jobs that wait and that hetsched knows by their AdminComment."""
+        ...
+
+    def gpu_jobs(self) -> list[GpuJob]:
+        """Return the jobs with GPUs that wait, run, or have ended well a short while ago."""
+        ...
+
+    def site_factors(self) -> dict[int, int]:
+        """Return the site factors of the jobs that wait, where Slurm reckons priorities for them."""
+        ...
+
+    def order_by(self, job_id: int, site_factor: int) -> None:
+        """Set the site factor of a pending job."""
         ...
 
     def exclude(self, job_id: int, nodes: Collection[str]) -> None:
@@ -138,6 +151,24 @@ class SlurmGateway:
             for job in loaded.values()
             if job.state == "PENDING" and PREFIX in (job.admin_comment or "")
         ]
+
+    def gpu_jobs(self) -> list[GpuJob]:
+        """Return the jobs with GPUs that wait, run, or have ended well a short while ago."""
+        loaded = self._call("Jobs.load", self._pyslurm.Jobs.load)
+        return [found for job in loaded.values() if (found := gpu_job(job)) is not None]
+
+    def site_factors(self) -> dict[int, int]:
+        """Return the site factors of the jobs that wait, where Slurm reckons priorities for them."""
+        return self._commands.site_factors()
+
+    def order_by(self, job_id: int, site_factor: int) -> None:
+        """Set the site factor of a pending job."""
+        if not site_factor:
+            # pyslurm takes 0 for "not given".
+            self.update(job_id, {"SiteFactor": "0"})
+            return
+        description = self._pyslurm.JobSubmitDescription(site_factor=site_factor)
+        self._call("Job.modify", self._pyslurm.Job(job_id).modify, description)
 
     def exclude(self, job_id: int, nodes: Collection[str]) -> None:
         """Set the excluded nodes of a pending job."""

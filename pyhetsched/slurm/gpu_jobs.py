@@ -1,0 +1,109 @@
+"""Every job with GPUs as a round sees it: what waits, what runs where, and what has just ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyhetsched.slurm.hosts import fold
+
+PENDING, RUNNING, COMPLETED = "PENDING", "RUNNING", "COMPLETED"
+_STATES = frozenset({PENDING, RUNNING, COMPLETED})
+
+
+@dataclass(frozen=True, slots=True)
+class GpuJob:
+    """One job; ``gpus`` and ``shards`` are for the whole job, ``gres_type`` is "" where it holds or asks for any.
+
+    Times are seconds since the epoch, 0 where Slurm has none; ``limit_s`` 0 means no limit. ``features`` and
+    ``prefer`` are expressions, as ``--constraint`` and ``--prefer`` have them. ``array`` is whether it stands for
+    several waiting elements, ``het`` whether it is part of a heterogeneous job.
+    """
+
+    job_id: int
+    state: str
+    user: str = ""
+    uid: int = 0
+    name: str = ""
+    account: str = ""
+    partitions: tuple[str, ...] = ()
+    reason: str = ""
+    admin_comment: str = ""
+    features: str = ""
+    prefer: str = ""
+    gpus: int = 0
+    shards: int = 0
+    gres_type: str = ""
+    node_count: int = 1
+    nodes: str = ""
+    required_nodes: str = ""
+    excluded_nodes: str = ""
+    limit_s: float = 0.0
+    submit_s: float = 0.0
+    start_s: float = 0.0
+    end_s: float = 0.0
+    run_s: float = 0.0
+    restarts: int = 0
+    array: bool = False
+    het: bool = False
+
+
+def gpu_job(job: Any) -> GpuJob | None:
+    """Return a job of pyslurm's as a value; None where it has no GPU, or neither waits, runs nor has ended well."""
+    state = str(job.state or "")
+    if state not in _STATES:
+        return None
+    gres = {str(key): int(item.count) for key, item in (job.gres or {}).items()}
+    gpus, shards, gres_type = counts(gres)
+    if not gpus and not shards:
+        return None
+    return GpuJob(
+        job_id=int(job.id), state=state, user=str(job.user_name or ""), uid=int(job.user_id or 0),
+        name=str(job.name or ""), account=str(job.account or ""), partitions=tuple((job.partition or "").split(",")),
+        reason=str(job.state_reason or ""), admin_comment=job.admin_comment or "", features=_joined(job.constraints),
+        prefer=_joined(job.preferred_features), gpus=gpus, shards=shards, gres_type=gres_type,
+        node_count=max(int(job.num_nodes or 1), 1), nodes=_hostlist(job.allocated_nodes),
+        required_nodes=_hostlist(job.required_nodes), excluded_nodes=_hostlist(job.excluded_nodes),
+        limit_s=60.0 * job.time_limit if isinstance(job.time_limit, int | float) else 0.0,
+        submit_s=float(job.submit_time or 0), start_s=float(job.start_time or 0), end_s=float(job.end_time or 0),
+        run_s=float(job.run_time or 0), restarts=int(job.requeue_count or 0), array=bool(job.array_tasks_waiting),
+        het=bool(job.heterogeneous_id),
+    )  # fmt: skip
+
+
+def counts(gres: Mapping[str, int]) -> tuple[int, int, str]:
+    """Return GPUs, shards and the one GPU type ("" for any or several) of a job's TRES.
+
+    >>> counts({"gpu": 2, "gpu:h100": 2})
+    (2, 0, 'h100')
+    >>> counts({"gpu": 2, "gpu:a100": 1, "gpu:a30": 1})
+    (2, 0, '')
+    """
+    typed = {key.removeprefix("gpu:"): count for key, count in gres.items() if key.startswith("gpu:")}
+    total = gres.get("gpu", 0) or sum(typed.values())
+    shards = sum(count for key, count in gres.items() if key.split(":")[0] == "shard")
+    return total, shards, next(iter(typed)) if len(typed) == 1 else ""
+
+
+def parse_site_factors(text: str) -> dict[int, int]:
+    """Return the site factor of each waiting job, from ``sprio -h -o %i|%S``.
+
+    >>> parse_site_factors("8|0\\n10|-77\\n")
+    {8: 0, 10: -77}
+    """
+    found: dict[int, int] = {}
+    for line in text.splitlines():
+        job, _, factor = (part.strip() for part in line.partition("|"))
+        if job.isdigit() and factor.lstrip("-").isdigit():
+            found[int(job)] = int(factor)
+    return found
+
+
+def _joined(value: Any) -> str:
+    """pyslurm gives an expression cut at its commas."""
+    return ",".join(value) if isinstance(value, list | tuple) else str(value or "")
+
+
+def _hostlist(value: Any) -> str:
+    return fold(value) if isinstance(value, list | tuple) else str(value or "")
