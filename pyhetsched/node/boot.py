@@ -16,7 +16,7 @@ from pyhetsched.errors import HetschedError, MigError, RpcError
 from pyhetsched.instances import GpuReport, MigInstance
 from pyhetsched.mig.nvml import NvmlDriver
 from pyhetsched.mig.transaction import CREATING, DESTROYING
-from pyhetsched.node import environment, inventory
+from pyhetsched.node import inventory
 from pyhetsched.node.hook import Hook, report_of
 from pyhetsched.node.journal import JobRecord
 from pyhetsched.node.paths import write_atomically
@@ -85,7 +85,7 @@ def _reconcile(node: str, hook: Hook, driver: NvmlDriver, booted: bool, destroy_
         write_atomically(hook.paths.pending, "", 0o644, durable=False)
         return Outcome(False, 0, 0, (*notes, f"the daemon was not reached: {error}"))
     hook.paths.pending.unlink(missing_ok=True)
-    destroyed = _destroy(plan, gpus, node, hook, engine, booted and destroy_foreign)
+    destroyed = _destroy(plan, gpus, engine, booted and destroy_foreign)
     if destroyed:
         after = pb_report(node, driver, hook)
         deliver(hook.rpc, hook.journal, after)
@@ -178,7 +178,7 @@ def _over(record: JobRecord, engine: SliceEngine, booted: bool) -> JobRecord | N
     states = {reservation.state for reservation in record.reservations}
     if booted or states <= {DESTROYING} or not any(state.holds_space for state in states):
         return record
-    return engine.broken_off(record) if CREATING in states else None
+    return engine.broken_off(record) if CREATING in states else engine.left_behind(record)
 
 
 def _ask(
@@ -196,9 +196,8 @@ def _ask(
 
 
 def _destroy(
-    plan: pb.ReconcilePlan, gpus: tuple[GpuReport, ...], node: str, hook: Hook, engine: SliceEngine,
-    destroy_foreign: bool,
-) -> int:  # fmt: skip
+    plan: pb.ReconcilePlan, gpus: tuple[GpuReport, ...], engine: SliceEngine, destroy_foreign: bool
+) -> int:
     destroyed = 0
     for named in (*plan.destroy, *(plan.foreign if destroy_foreign else ())):
         place = _locate(named, gpus)
@@ -208,31 +207,10 @@ def _destroy(
             )
             continue
         try:
-            if _forgotten(named, hook, engine):
-                destroyed += _unmake_forgotten(named.job_id, node, hook, engine)
-            else:
-                destroyed += engine.destroy_unclaimed(*place)
+            destroyed += engine.destroy_unclaimed(*place)
         except HetschedError as error:
             log.warning("%s at %d stays for now: %s", named.profile, named.start, error)
     return destroyed
-
-
-def _forgotten(named: pb.Slice, hook: Hook, engine: SliceEngine) -> bool:
-    """Whether a job that both the daemon and Slurm say is over has a record here: its epilog never ran."""
-    return (
-        bool(named.job_id) and hook.paths.record(named.job_id).exists() and engine.job_is_over(named.job_id)
-    )
-
-
-def _unmake_forgotten(job_id: int, node: str, hook: Hook, engine: SliceEngine) -> bool:
-    record = hook.journal.load(job_id)
-    if record is None:
-        return False
-    log.warning("job %d: it is over, and its epilog never ran; removing its slices", job_id)
-    environment.remove(hook.paths, job_id)
-    unmade = engine.unmake(record, 0.0)
-    deliver(hook.rpc, hook.journal, report_of(unmade.record, node, 0.0))
-    return unmade.done
 
 
 def _locate(named: pb.Slice, gpus: tuple[GpuReport, ...]) -> tuple[int, MigInstance] | None:

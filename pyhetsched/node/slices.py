@@ -217,6 +217,17 @@ class SliceEngine:
                 return None
             return self._destroying(now)
 
+    def left_behind(self, record: JobRecord) -> JobRecord | None:
+        """Return the record, *destroying*, if Slurm says that its job is over: its epilog did not come to an end.
+
+        None while the job is not over, and where a later run of the job has taken the record's place.
+        """
+        if not self.job_is_over(record.job_id):
+            return None
+        with gpu_locks(self._paths, record.gpu_indexes, self._clock, LOCK_WAIT_S):
+            now = self._journal.load(record.job_id)
+            return self._destroying(now) if now == record else None
+
     def destroy_unclaimed(self, index: int, instance: MigInstance) -> bool:
         """Destroy an instance that no record claims; return whether it is gone. Nothing is forced."""
         with gpu_locks(self._paths, [index], self._clock, LOCK_WAIT_S):

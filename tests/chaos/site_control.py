@@ -157,7 +157,7 @@ class Site:
             self.nvml(node, "unhold", "--all")
             for gpu in range(self.nodes[node].gpus):
                 self.nvml(node, "lost", "--gpu", str(gpu), "--clear")
-        for name, daemon in self._daemons.items():
+        for name in self._daemons:
             self.send(name, signal.SIGCONT)
             self.start(name)
         return left
