@@ -106,7 +106,7 @@ class Decision(_message.Message):
     id: _builtins.str
     time_s: _builtins.float
     kind: _builtins.str
-    """submit, modify, allocate, give-back, prepare, release, reconcile, mode"""
+    """submit, modify, allocate, give-back, prepare, release, reconcile, mode, round"""
     job_id: _builtins.int
     """0 until Slurm has numbered the job"""
     uid: _builtins.int
@@ -833,6 +833,7 @@ class PreparePlan(_message.Message):
     UID_FIELD_NUMBER: _builtins.int
     SLICES_FIELD_NUMBER: _builtins.int
     SLICES_PER_TASK_FIELD_NUMBER: _builtins.int
+    FLEX_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     USER_FIELD_NUMBER: _builtins.int
     action: Global___PreparePlan.Action.ValueType
@@ -840,6 +841,8 @@ class PreparePlan(_message.Message):
     uid: _builtins.int
     slices_per_task: _builtins.int
     """0: every task sees all of the job's slices on the node"""
+    flex: _builtins.bool
+    """the tasks are ranks that stand for one larger slice"""
     message: _builtins.str
     user: _builtins.str
     @_builtins.property
@@ -852,12 +855,13 @@ class PreparePlan(_message.Message):
         uid: _builtins.int = ...,
         slices: _abc.Iterable[Global___SlicePlan] | None = ...,
         slices_per_task: _builtins.int = ...,
+        flex: _builtins.bool = ...,
         message: _builtins.str = ...,
         user: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "job_id", b"job_id", "message", b"message", "slices", b"slices", "slices_per_task", b"slices_per_task", "uid", b"uid", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "flex", b"flex", "job_id", b"job_id", "message", b"message", "slices", b"slices", "slices_per_task", b"slices_per_task", "uid", b"uid", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1277,3 +1281,264 @@ class SetModeRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SetModeRequest: _TypeAlias = SetModeRequest  # noqa: Y015
+
+@_typing.final
+class GetPolicyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LIMIT_FIELD_NUMBER: _builtins.int
+    limit: _builtins.int
+    def __init__(
+        self,
+        *,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetPolicyRequest: _TypeAlias = GetPolicyRequest  # noqa: Y015
+
+@_typing.final
+class SetPolicyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    mode: _builtins.str
+    """off, shadow, enforce; empty: as it is"""
+    name: _builtins.str
+    """a policy; empty: as it is"""
+    def __init__(
+        self,
+        *,
+        mode: _builtins.str = ...,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mode", b"mode", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetPolicyRequest: _TypeAlias = SetPolicyRequest  # noqa: Y015
+
+@_typing.final
+class PolicyReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    ROUND_S_FIELD_NUMBER: _builtins.int
+    ROUNDS_FIELD_NUMBER: _builtins.int
+    FAILING_FIELD_NUMBER: _builtins.int
+    mode: _builtins.str
+    name: _builtins.str
+    round_s: _builtins.float
+    failing: _builtins.str
+    """why the last round was not made, empty if it was"""
+    @_builtins.property
+    def rounds(self) -> _containers.RepeatedCompositeFieldContainer[Global___Round]:
+        """oldest first"""
+
+    def __init__(
+        self,
+        *,
+        mode: _builtins.str = ...,
+        name: _builtins.str = ...,
+        round_s: _builtins.float = ...,
+        rounds: _abc.Iterable[Global___Round] | None = ...,
+        failing: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failing", b"failing", "mode", b"mode", "name", b"name", "round_s", b"round_s", "rounds", b"rounds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PolicyReply: _TypeAlias = PolicyReply  # noqa: Y015
+
+@_typing.final
+class Round(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_S_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    RUNG_FIELD_NUMBER: _builtins.int
+    REASONS_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    PENDING_FIELD_NUMBER: _builtins.int
+    RUNNING_FIELD_NUMBER: _builtins.int
+    PREFERENCES_FIELD_NUMBER: _builtins.int
+    REORDERED_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    SOLVE_MS_FIELD_NUMBER: _builtins.int
+    TOTAL_MS_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
+    time_s: _builtins.float
+    policy: _builtins.str
+    """that answered"""
+    rung: _builtins.str
+    mode: _builtins.str
+    pending: _builtins.int
+    running: _builtins.int
+    preferences: _builtins.int
+    """jobs whose preferred type changed"""
+    reordered: _builtins.int
+    """jobs whose place changed"""
+    refused: _builtins.int
+    """updates that Slurm did not take"""
+    solve_ms: _builtins.float
+    total_ms: _builtins.float
+    @_builtins.property
+    def reasons(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """why those before it in the ladder did not"""
+
+    @_builtins.property
+    def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        time_s: _builtins.float = ...,
+        policy: _builtins.str = ...,
+        rung: _builtins.str = ...,
+        reasons: _abc.Iterable[_builtins.str] | None = ...,
+        mode: _builtins.str = ...,
+        pending: _builtins.int = ...,
+        running: _builtins.int = ...,
+        preferences: _builtins.int = ...,
+        reordered: _builtins.int = ...,
+        refused: _builtins.int = ...,
+        solve_ms: _builtins.float = ...,
+        total_ms: _builtins.float = ...,
+        notes: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mode", b"mode", "notes", b"notes", "pending", b"pending", "policy", b"policy", "preferences", b"preferences", "reasons", b"reasons", "refused", b"refused", "reordered", b"reordered", "rung", b"rung", "running", b"running", "solve_ms", b"solve_ms", "time_s", b"time_s", "total_ms", b"total_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Round: _TypeAlias = Round  # noqa: Y015
+
+@_typing.final
+class WouldRoundRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class OptionsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    POLICY_FIELD_NUMBER: _builtins.int
+    OPTIONS_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    policy: _builtins.str
+    """empty: the configured one"""
+    limit: _builtins.int
+    """0: 100"""
+    @_builtins.property
+    def options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        policy: _builtins.str = ...,
+        options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "options", b"options", "policy", b"policy"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WouldRoundRequest: _TypeAlias = WouldRoundRequest  # noqa: Y015
+
+@_typing.final
+class WouldRoundReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUND_FIELD_NUMBER: _builtins.int
+    JOBS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def round(self) -> Global___Round: ...
+    @_builtins.property
+    def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___RoundJob]:
+        """most urgent first"""
+
+    def __init__(
+        self,
+        *,
+        round: Global___Round | None = ...,
+        jobs: _abc.Iterable[Global___RoundJob] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["round", b"round"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["jobs", b"jobs", "round", b"round"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WouldRoundReply: _TypeAlias = WouldRoundReply  # noqa: Y015
+
+@_typing.final
+class RoundJob(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
+    WANTED_FIELD_NUMBER: _builtins.int
+    PREFER_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    CANDIDATES_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.int
+    user: _builtins.str
+    name: _builtins.str
+    rank: _builtins.int
+    gpus: _builtins.int
+    wanted: _builtins.str
+    """a gres type"""
+    prefer: _builtins.str
+    """what --prefer would become"""
+    why: _builtins.str
+    @_builtins.property
+    def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]: ...
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.int = ...,
+        user: _builtins.str = ...,
+        name: _builtins.str = ...,
+        rank: _builtins.int = ...,
+        gpus: _builtins.int = ...,
+        wanted: _builtins.str = ...,
+        prefer: _builtins.str = ...,
+        why: _builtins.str = ...,
+        candidates: _abc.Iterable[Global___Candidate] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidates", b"candidates", "gpus", b"gpus", "job_id", b"job_id", "name", b"name", "prefer", b"prefer", "rank", b"rank", "user", b"user", "wanted", b"wanted", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RoundJob: _TypeAlias = RoundJob  # noqa: Y015

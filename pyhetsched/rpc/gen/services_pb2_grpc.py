@@ -737,3 +737,166 @@ class Control:
             timeout,
             metadata,
             _registered_method=True)
+
+
+class PolicyStub:
+    """Rounds: which waiting job goes first, and which GPU type it prefers.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Get = channel.unary_unary(
+                '/hetsched.v1.Policy/Get',
+                request_serializer=hetsched_dot_v1_dot_services__pb2.GetPolicyRequest.SerializeToString,
+                response_deserializer=hetsched_dot_v1_dot_services__pb2.PolicyReply.FromString,
+                _registered_method=True)
+        self.Set = channel.unary_unary(
+                '/hetsched.v1.Policy/Set',
+                request_serializer=hetsched_dot_v1_dot_services__pb2.SetPolicyRequest.SerializeToString,
+                response_deserializer=hetsched_dot_v1_dot_services__pb2.PolicyReply.FromString,
+                _registered_method=True)
+        self.WouldRound = channel.unary_unary(
+                '/hetsched.v1.Policy/WouldRound',
+                request_serializer=hetsched_dot_v1_dot_services__pb2.WouldRoundRequest.SerializeToString,
+                response_deserializer=hetsched_dot_v1_dot_services__pb2.WouldRoundReply.FromString,
+                _registered_method=True)
+
+
+class PolicyServicer:
+    """Rounds: which waiting job goes first, and which GPU type it prefers.
+    """
+
+    def Get(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Set(self, request, context):
+        """For operators; holds until the daemon starts again or reads its file again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WouldRound(self, request, context):
+        """What a policy would do now; nothing is changed. Users see their own jobs.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_PolicyServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Get': grpc.unary_unary_rpc_method_handler(
+                    servicer.Get,
+                    request_deserializer=hetsched_dot_v1_dot_services__pb2.GetPolicyRequest.FromString,
+                    response_serializer=hetsched_dot_v1_dot_services__pb2.PolicyReply.SerializeToString,
+            ),
+            'Set': grpc.unary_unary_rpc_method_handler(
+                    servicer.Set,
+                    request_deserializer=hetsched_dot_v1_dot_services__pb2.SetPolicyRequest.FromString,
+                    response_serializer=hetsched_dot_v1_dot_services__pb2.PolicyReply.SerializeToString,
+            ),
+            'WouldRound': grpc.unary_unary_rpc_method_handler(
+                    servicer.WouldRound,
+                    request_deserializer=hetsched_dot_v1_dot_services__pb2.WouldRoundRequest.FromString,
+                    response_serializer=hetsched_dot_v1_dot_services__pb2.WouldRoundReply.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'hetsched.v1.Policy', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('hetsched.v1.Policy', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Policy:
+    """Rounds: which waiting job goes first, and which GPU type it prefers.
+    """
+
+    @staticmethod
+    def Get(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hetsched.v1.Policy/Get',
+            hetsched_dot_v1_dot_services__pb2.GetPolicyRequest.SerializeToString,
+            hetsched_dot_v1_dot_services__pb2.PolicyReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Set(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hetsched.v1.Policy/Set',
+            hetsched_dot_v1_dot_services__pb2.SetPolicyRequest.SerializeToString,
+            hetsched_dot_v1_dot_services__pb2.PolicyReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WouldRound(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hetsched.v1.Policy/WouldRound',
+            hetsched_dot_v1_dot_services__pb2.WouldRoundRequest.SerializeToString,
+            hetsched_dot_v1_dot_services__pb2.WouldRoundReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
