@@ -27,8 +27,10 @@ from pyhetsched.daemon.journal import Journal
 from pyhetsched.daemon.metrics import Figures, serve
 from pyhetsched.daemon.modes import Modes
 from pyhetsched.daemon.node_service import NodeService
+from pyhetsched.daemon.policy_service import PolicyService
 from pyhetsched.daemon.pools import Pools
 from pyhetsched.daemon.reconciler import Reconciler
+from pyhetsched.daemon.rounds import Rounds
 from pyhetsched.daemon.services import ControlService, MigService, PlacementService, SubmitService
 from pyhetsched.daemon.steerer import Steerer
 from pyhetsched.daemon.submitter import Submitter
@@ -84,6 +86,7 @@ class Daemon:
             self._watcher, self._book, journal, decisions, config, clock, lambda: self._steerer.waiting
         )
         self._steerer.pools = node.pools = self._pools
+        self._rounds = Rounds(self._watcher, self._modes, journal, config)
         gpu_map = GpuMap(self._watcher, self._book, self._allocator.holdings, self._pools)
         self._server = grpc.server(
             ThreadPoolExecutor(config.daemon.threads, "grpc"), interceptors=[self._authenticator]
@@ -98,8 +101,9 @@ class Daemon:
         add.add_MigServicer_to_server(MigService(gpu_map, self._book, reservations, self._pools), self._server)
         add.add_NodeServicer_to_server(node, self._server)
         add.add_ControlServicer_to_server(control, self._server)
+        add.add_PolicyServicer_to_server(PolicyService(self._rounds, journal), self._server)
         self._figures = Figures(self._watcher, self._book, self._submitter, self._allocator, journal)
-        self._health = health.HealthServicer()
+        self._health = health.HealthServicer(experimental_non_blocking=False)
         self._add_health_and_reflection()
 
     def start(self) -> None:
@@ -118,7 +122,7 @@ class Daemon:
         self._tracker.start()
         for name, run in (
             ("watcher", self._watcher.run), ("housekeeping", self._housekeeping.run), ("steerer", self._steerer.run),
-            ("pool", self._pools.run),
+            ("pool", self._pools.run), ("rounds", self._rounds.run),
         ):  # fmt: skip
             threading.Thread(target=run, name=name, daemon=True).start()
         self._server.start()
@@ -142,6 +146,7 @@ class Daemon:
         self._steerer.config = config
         self._housekeeping.config = config
         self._pools.config = config
+        self._rounds.take(config)
         self._modes.config = config.mode
         self._allocator.config = config.allocation
         self._giveback.config = config.allocation
@@ -155,6 +160,7 @@ class Daemon:
         self._steerer.stop()
         self._housekeeping.stop()
         self._pools.stop()
+        self._rounds.stop()
         self._recorder.stop(_STOP_S)
         self._database.close()
         Path(self.config.daemon.socket).unlink(missing_ok=True)

@@ -50,9 +50,14 @@ def reply_payload(nonce: bytes, body: bytes) -> bytes:
 def verify_request(credentials: Credentials, credential: str, method: str, request: bytes) -> Credential:
     """Return the caller; raises `UntrustedError` if the credential is not on this very request."""
     caller = credentials.decode(credential)
+    check_request(caller, method, request)
+    return caller
+
+
+def check_request(caller: Credential, method: str, request: bytes) -> None:
+    """Raise `UntrustedError` unless the credential that ``caller`` says is on this very request."""
     if not hmac.compare_digest(caller.payload, request_payload(method, request)):
         raise UntrustedError(f"the credential was made for another request than {method}")
-    return caller
 
 
 def verify_reply(
