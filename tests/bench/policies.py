@@ -232,7 +232,7 @@ def month(sheet: Sheet) -> None:
         found = summary(simulate_slurm(trace, cluster, policy))
         wall_s, cpu_s = time.perf_counter() - started, time.process_time() - cpu
         busy: Any = found["utilisation_by_type"]
-        beside = f"{wall_s:.1f} s by the clock; {100 * busy['v100']:.0f} % of V100s busy; mean {found['avg_jct_h']:.2f} h"
+        beside = f"{wall_s:.1f} s of clock; {100 * busy['v100']:.0f} % of V100s busy; mean {found['avg_jct_h']:.2f} h"
         sheet.add(f"50,000 jobs, 500 GPUs, {policy}", cpu_s, 60.0, beside)
 
 
