@@ -19,6 +19,7 @@ _VERBS: Mapping[str, tuple[str, str, str]] = {
     "would-run": ("would_run", "would_run", "Tell what would be done with a request; nothing is submitted."),
     "status": ("status", "status", "Tell how the daemon is."),
     "mode": ("mode", "mode", "Show or set the mode: off, shadow, enforce."),
+    "rounds": ("rounds", "rounds", "Show what rounds did, or what a policy would do now."),
     "mig": ("mig", "mig", "MIG layouts, weights and plans."),
     "simulate": ("simulate", "simulate", "Run a policy on a list of jobs."),
     "bench-policy": ("bench_policy", "bench_policy", "Time one policy."),
