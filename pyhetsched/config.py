@@ -170,6 +170,9 @@ class SubmitConfig(_Section):
     many_by_need: Literal["whole", "slices"] = "whole"
     allow_cut_whole: bool = True
     allow_flex: bool = False
+    flex_nccl: Annotated[str, Field(pattern=r"^(\d{1,3}\.\d{1,3})?$")] = ""
+    flex_cuda_driver: Annotated[str, Field(pattern=r"^(\d{1,3}\.\d{1,3})?$")] = ""
+    flex_patched: bool = False
     allow_opt_out: bool = True
     announce: bool = True
 

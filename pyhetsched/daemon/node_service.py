@@ -109,6 +109,7 @@ class NodeService(services_pb2_grpc.NodeServicer):
         return pb.PreparePlan(
             action=pb.PreparePlan.CREATE, job_id=job.job_id, uid=job.uid, user=job.user,
             slices=[self._slice_plan(item) for item in mine], slices_per_task=needs.slices_per_task,
+            flex=needs.flex,
         )  # fmt: skip
 
     def _slice_plan(self, item: Reservation) -> pb.SlicePlan:

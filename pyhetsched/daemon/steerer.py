@@ -15,15 +15,16 @@ from multiprocessing.connection import Connection
 from pyhetsched.config import Config
 from pyhetsched.daemon.allocator import Allocator
 from pyhetsched.daemon.book import Book
+from pyhetsched.daemon.flexing import flexed, support_of
 from pyhetsched.daemon.giveback import GiveBack
 from pyhetsched.daemon.pool_demand import wants_several
 from pyhetsched.daemon.pools import Pools
-from pyhetsched.daemon.steering_plan import Planner, Steering, SteeringState, serves
+from pyhetsched.daemon.steering_plan import Planner, Steering, SteeringState, names, serves
 from pyhetsched.daemon.watcher import Watcher
 from pyhetsched.errors import HetschedError
 from pyhetsched.mig.profiles import GpuModel, weights_of
 from pyhetsched.mig.steering import Gpu, NodeGpus, PickRule, gpu_of, hole_at_pick
-from pyhetsched.model import JobAsk
+from pyhetsched.model import JobAsk, SubmitOutcome, SubmitRequest
 from pyhetsched.slurm.gateway import SlurmGateway
 from pyhetsched.slurm.snapshot import gpu_types
 
@@ -96,6 +97,17 @@ class Steerer:
                       and (not ask.model_keys or node.model.key in ask.model_keys)]  # fmt: skip
         found = {node.name for node in admissible if hole_at_pick(node, profiles, pick)} | (closed & reachable)
         return sorted(found) if len(found) < len({node.name for node in admissible} | (closed & reachable)) else []
+
+    def flexed(self, request: SubmitRequest, outcome: SubmitOutcome, partitions: Collection[str],
+               excluded: Collection[str]) -> SubmitOutcome:  # fmt: skip
+        """Return ``outcome`` with several small slices in place of a larger one, where only these could start now."""
+        reachable = {node.name for node in self._watcher.view.nodes
+                     if not partitions or node.partitions.intersection(partitions)}  # fmt: skip
+        required, keys = names(request.required_nodes), outcome.ask.model_keys
+        mine = [node for node in self._nodes if node.name in reachable and node.name not in excluded
+                and (not required or node.name in required) and (not keys or node.model.key in keys)]  # fmt: skip
+        pick = PickRule(self.config.steering.pick.replace("-", " "))
+        return flexed(request, outcome, mine, pick, support_of(self.config.submit))
 
     def _closed(self, ask: JobAsk) -> frozenset[str]:
         """Return the nodes of the pool that are not in the MIG mode that a job with ``ask`` needs."""

@@ -77,7 +77,12 @@ class Submitter:
             slices=options.slices, many_by_need=options.many_by_need, allow_cut_whole=options.allow_cut_whole,
             allow_flex=options.allow_flex, allow_opt_out=options.allow_opt_out, announce=options.announce,
         )  # fmt: skip
-        return self._memory.decide(request, self._watcher.view, policy)
+        outcome = self._memory.decide(request, self._watcher.view, policy)
+        if not outcome.ask.flex:
+            return outcome
+        partitions = {name for name in self._partition(request).split(",") if name}
+        excluded = names(outcome.changes.get(JobField.EXCLUDED_NODES, request.excluded_nodes))
+        return self._steerer.flexed(request, outcome, partitions, excluded)
 
     def _partition(self, request: SubmitRequest) -> str:
         if request.partition:

@@ -29,12 +29,14 @@ class NodeNeeds:
     """What a job needs on one node.
 
     ``slices_per_task`` is 0 where every task sees all of the job's slices. ``mismatch`` says why nothing is
-    cut although Slurm gave shards or GPUs in MIG mode: the allocation is not what was asked.
+    cut although Slurm gave shards or GPUs in MIG mode: the allocation is not what was asked. ``flex``: the job's
+    slices stand for one larger, one for each task.
     """
 
     gpus: tuple[GpuNeed, ...] = ()
     slices_per_task: int = 0
     mismatch: str = ""
+    flex: bool = False
 
     @property
     def empty(self) -> bool:
@@ -78,7 +80,10 @@ def _from_shards(ask: JobAsk | None, shards: Mapping[int, int], models: Mapping[
         found.append(GpuNeed(index, model, profiles * times))
     if len(found) > 1 and not ask.per_task:
         return NodeNeeds(mismatch=f"Slurm spread the shards of {_text(ask)} over {len(found)} GPUs")
-    return NodeNeeds(tuple(found), sum(item.count for item in ask.slices) if ask.per_task else 0)
+    per_task = sum(item.count for item in ask.slices)
+    if ask.flex and not ask.per_task and per_task > 1:
+        return NodeNeeds(tuple(found), 1, flex=True)
+    return NodeNeeds(tuple(found), per_task if ask.per_task else 0)
 
 
 def _from_whole_gpus(ask: JobAsk, gpus: Mapping[int, GpuModel]) -> NodeNeeds:

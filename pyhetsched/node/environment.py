@@ -38,6 +38,8 @@ def lines(record: JobRecord) -> list[str]:
     uuids = [_safe(item.mig_uuid) for item in record.reservations]
     profiles = [_safe(item.profile) for item in record.reservations]
     text = ["STATE=ready\n", f"ALL={','.join(uuids)}\n", f"SLICES={','.join(profiles)}\n"]
+    if record.flex:
+        text.append("RANKS=flex\n")
     share = record.slices_per_task
     if share > 0:
         groups = [uuids[at : at + share] for at in range(0, len(uuids), share)]

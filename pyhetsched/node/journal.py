@@ -44,6 +44,7 @@ class JobRecord:
     boot_id: str
     slices: tuple[SliceRecord, ...]
     slices_per_task: int = 0
+    flex: bool = False
 
     def map(self, change: Callable[[SliceRecord], SliceRecord]) -> JobRecord:
         """Return the record with every slice changed."""
@@ -127,7 +128,7 @@ def _dump(record: JobRecord) -> str:
         )
     head = {
         name: getattr(record, name)
-        for name in ("job_id", "uid", "restart_count", "boot_id", "slices_per_task")
+        for name in ("job_id", "uid", "restart_count", "boot_id", "slices_per_task", "flex")
     }
     return json.dumps({"format": _FORMAT, **head, "slices": slices}, indent=1) + "\n"
 

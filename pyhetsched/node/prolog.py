@@ -143,7 +143,7 @@ def _record(plan: pb.PreparePlan, job: HookJob, hook: Hook) -> JobRecord:
         )
         for planned in plan.slices
     )  # fmt: skip
-    return JobRecord(job.job_id, job.uid, job.restart_count, hook.boot_id, slices, plan.slices_per_task)
+    return JobRecord(job.job_id, job.uid, job.restart_count, hook.boot_id, slices, plan.slices_per_task, plan.flex)
 
 
 def _make(record: JobRecord, engine: SliceEngine, hook: Hook) -> JobRecord:

@@ -15,11 +15,16 @@ from main_path import gpu_map, nvml
 CONFIG = Path("/etc/hetsched/hetsched.toml")
 
 
-@contextlib.contextmanager
-def pool(daemons: Daemons, text: str) -> Iterator[None]:
+def pool(daemons: Daemons, text: str) -> contextlib.AbstractContextManager[None]:
     """A [pool] section while the block runs; afterwards the file is as it was."""
+    return configured(daemons, f"[pool]\n{text}")
+
+
+@contextlib.contextmanager
+def configured(daemons: Daemons, text: str) -> Iterator[None]:
+    """Further sections of hetsched.toml while the block runs."""
     before = CONFIG.read_text(encoding="utf-8")
-    _reload(daemons, f"{before}\n[pool]\n{text}\n")
+    _reload(daemons, f"{before}\n{text}\n")
     try:
         yield
     finally:

@@ -1,0 +1,58 @@
+"""One to many: a slice that could not start is served by small ones, one for each task."""
+
+from __future__ import annotations
+
+import re
+
+from conftest import Daemons, Slurm, run_as, wait_until
+from main_path import explained, gpu_map, profiles_seen, uuids_of, wait_clean, wait_started
+from pool_site import configured
+
+NODE = "a30-0"
+SCRIPT = """#!/bin/sh
+#HETSCHED flex=yes
+srun sh -c 'echo task $SLURM_PROCID $CUDA_VISIBLE_DEVICES; echo nccl $NCCL_P2P_DISABLE$NCCL_MULTI_RANK_GPU_ENABLE'
+fake-nvidia-smi -L
+"""
+ASK = ("-n2", "-C", "a30", "--gres=gpu:2g.12gb:1")
+
+
+def leave_holes(slurm: Slurm) -> list[int]:
+    """Jobs that leave two slices 1g free on one GPU, and no place for a 2g; the other GPU is taken."""
+    jobs = [slurm.sbatch("bob", "-w", NODE, "--gres=gpu:4g.24gb:1", wrap="echo started; sleep 600")]
+    wait_started(slurm, "bob", jobs[0])
+    small = [slurm.sbatch("bob", "-w", NODE, "--gres=gpu:1g.6gb:1", wrap="echo started; sleep 600") for _ in range(4)]
+    for job in small:
+        wait_started(slurm, "bob", job)
+    starts = {item["job_id"]: item["start"] for gpu in gpu_map()[NODE] for item in gpu["slices"]}
+    for job in [job for job in small if starts[job] % 2]:
+        run_as("root", "scancel", str(job))
+        slurm.wait_ended(job)
+    wait_until(lambda: sum(len(gpu["slices"]) for gpu in gpu_map()[NODE]) == 3, 30, "two slices gone")
+    return jobs + small
+
+
+def test_two_leaves_start_where_the_slice_could_not(quiet_cluster: Slurm, daemons: Daemons) -> None:
+    with configured(daemons, "[submit]\nallow_flex = true\nflex_patched = true"):
+        leave_holes(quiet_cluster)
+
+        def would_become() -> bool:
+            said = run_as("alice", "hetsched", "would-run", *ASK, "--comment=hetsched:flex=yes").out
+            return "2 x 1g.6gb" in said
+
+        wait_until(would_become, 20, "the hole seen")
+        job = quiet_cluster.sbatch("alice", *ASK, script=SCRIPT)
+        assert quiet_cluster.wait_ended(job) == "COMPLETED", explained(job)
+        output = quiet_cluster.output("alice", job)
+        assert profiles_seen(output) == ["1g.6gb", "1g.6gb"]
+        first, second = uuids_of(output, "task 0"), uuids_of(output, "task 1")
+        assert len(first) == len(second) == 1
+        assert first != second
+        assert re.findall(r"^nccl (\d+)$", output, re.MULTILINE) == ["11", "11"]
+        quiet_cluster.cancel_everything()
+        # With room for the slice itself it is that.
+        wait_clean(quiet_cluster)
+        whole = quiet_cluster.sbatch("alice", *ASK, script=SCRIPT)
+        assert quiet_cluster.wait_ended(whole) == "COMPLETED", explained(whole)
+        assert profiles_seen(quiet_cluster.output("alice", whole)) == ["2g.12gb"]
+    wait_clean(quiet_cluster)
