@@ -95,6 +95,7 @@ class Daemon:
         control = ControlService(
             self._watcher, self._book, self._modes, self._submitter, self._allocator, journal, clock
         )
+        control.pools = self._pools
         add: Any = services_pb2_grpc
         add.add_SubmitServicer_to_server(SubmitService(self._submitter), self._server)
         add.add_PlacementServicer_to_server(placement, self._server)

@@ -36,7 +36,8 @@ def flexed(
     if _starts((ask.slices[0].profile,), nodes, pick):
         return outcome
     try:
-        leaves = next((found for found in _common_leaves(ask, tasks) if _starts((found[0],) * tasks, nodes, pick)), None)
+        options = _common_leaves(ask, tasks)
+        leaves = next((found for found in options if _starts((found[0],) * tasks, nodes, pick)), None)
     except LayoutError:
         return outcome  # a model that is not in the catalogue any more
     return _with_leaves(outcome, leaves[0], tasks, leaves[1]) if leaves else outcome

@@ -183,7 +183,7 @@ class NodeService(services_pb2_grpc.NodeServicer):
         self._take_inventory(request.node, request.inventory)
         try:
             plan = self._reconciler.reconcile(request)
-            if self.pools is not None and self._enabled() is not Mode.OFF:
+            if self.pools is not None and self._enabled() is Mode.ENFORCE:
                 plan.modes.extend(self.pools.changes(request.node))
                 _add_foreign(plan, self.pools.take_foreign(request.node))
             return plan

@@ -12,7 +12,7 @@ import logging
 import re
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from pyhetsched.clock import Clock
@@ -116,6 +116,18 @@ class Pools:
         if order is not None:
             self._journal.event(KIND, "failed", f"MIG mode not changed: {why}", node=node)
         log.warning("node %s: MIG mode not changed: %s", node, why)
+
+    def warnings(self) -> Iterator[str]:
+        """What keeps the pool from working, one sentence each."""
+        if self.config.pool.enabled and not self.config.steering.enabled:
+            yield "pool.enabled needs steering.enabled: without it nothing is known of waiting jobs"
+        for node in sorted(self._watcher.pool_nodes):
+            if self._watcher.node(node) is None:
+                yield f"pool.nodes: Slurm has no node {node}"
+            elif self._model(node) is None:
+                yield f"pool node {node}: it needs GPUs of one known model, all with shards; its mode is never changed"
+            elif self._watcher.report(node) is not None and self._mode(node) == "mixed":
+                yield f"pool node {node}: its GPUs are not all in one MIG mode; `hetsched mig apply` can put that right"
 
     # What operators ask
 

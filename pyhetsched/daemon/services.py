@@ -164,6 +164,7 @@ class ControlService(services_pb2_grpc.ControlServicer):
         self._allocator = allocator
         self._journal = journal
         self._started_s = clock.now_s()
+        self.pools: Pools | None = None
 
     @guarded
     def Status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply:
@@ -203,6 +204,8 @@ class ControlService(services_pb2_grpc.ControlServicer):
             yield f"database: {self._journal.recorder.failing}"
         if self._journal.recorder.lost:
             yield f"{self._journal.recorder.lost} decisions could not be recorded"
+        if self.pools is not None:
+            yield from self.pools.warnings()
         for node in self._watcher.view.nodes:
             for group in node.gpus:
                 if group.model_key is None:

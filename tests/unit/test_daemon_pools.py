@@ -187,6 +187,15 @@ def test_operators_order_what_is_not_so_yet(tmp_path: Path, mode: str, changes: 
     assert "not in the pool" in reply.refused[0]
 
 
+def test_what_keeps_the_pool_from_working_is_said(tmp_path: Path) -> None:
+    site = Site(tmp_path, 'enabled = true\nnodes = "node0,node7"\n[steering]\nenabled = false')
+    assert [text.split(":")[0] for text in site.pools.warnings()] == [
+        "pool.enabled needs steering.enabled", "pool.nodes",
+    ]  # fmt: skip
+    site.report("node0", "pending-on")
+    assert any("not all in one MIG mode" in text for text in site.pools.warnings())
+
+
 def test_demand_counts_whole_nodes() -> None:
     assert demand_of(MODEL, 4, [], [], 0).nodes == 0
     assert demand_of(MODEL, 4, ["1g.10gb"] * 7 * 4, [], 0).nodes == 1
