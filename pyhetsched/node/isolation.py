@@ -108,7 +108,7 @@ class Isolation:
 
     def _noted(self, text: str) -> None:
         if text != self.note:
-            log.warning("%s", text)
+            log.info("%s", text)
         self.note = text
 
     def _give(self, capabilities: Iterable[Capability], uid: int) -> None:
