@@ -91,6 +91,16 @@ static void count_answer(void)
 		slurm_info("hetsched: the daemon answers again");
 }
 
+/*
+ * The daemon lives and cost no time, so this is no miss: else one user's request to which no sound answer can be
+ * made, sent some times, would silence the daemon for all.
+ */
+static void answer_of_no_use(const char *why)
+{
+	slurm_error("hetsched: an answer is passed over: %s", why);
+	count_answer();
+}
+
 /* The reply, or NULL: there is none, or the daemon says that it could not serve the request. */
 static HookReply *ask(const HookRequest *request)
 {
@@ -102,6 +112,8 @@ static HookReply *ask(const HookRequest *request)
 					   &reply);
 	if (result == WIRE_TOO_LONG)
 		slurm_info("hetsched: a job description is too long to be asked about");
+	else if (result == WIRE_GARBAGE)
+		answer_of_no_use(wire_result_text(result));
 	else if (result)
 		count_miss(wire_result_text(result));
 	if (result)
@@ -368,7 +380,7 @@ static int ask_and_apply(const struct packing *packing, job_desc_msg_t *job, cha
 		return SLURM_ERROR;
 	int rc = submit ? apply_submit_reply(job, reply, err_msg) : apply_modify_reply(reply, err_msg);
 	if (rc == SLURM_ERROR)
-		count_miss("the answer makes no sense");
+		answer_of_no_use("it makes no sense for this job");
 	else
 		count_answer();
 	hetsched__v1__hook_reply__free_unpacked(reply, NULL);

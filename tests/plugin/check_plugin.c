@@ -259,7 +259,7 @@ static void applies_nothing_of_a_spoiled_reply(void)
 	};
 	memset(long_value, 'x', sizeof(long_value) - 1);
 	long_value[sizeof(long_value) - 1] = '\0';
-	settings.misses = 1000;
+	settings.misses = 1;
 	for (size_t i = 0; i < LENGTH_OF(spoiled); i++) {
 		struct answer answer = {0};
 		job_desc_msg_t *job = gpu_job("gres/gpu:1");
@@ -268,7 +268,7 @@ static void applies_nothing_of_a_spoiled_reply(void)
 		add_change(&answer, spoiled[i].field, spoiled[i].value);
 		server_start_reply(SOCKET, &answer.reply);
 		CHECK(submit(job) == SLURM_SUCCESS && !message && same(job->tres_per_node, "gres/gpu:1"));
-		CHECK(job->min_nodes == NO_VAL && !job->features && misses_in_a_row == (int) i + 1);
+		CHECK(job->min_nodes == NO_VAL && !job->features && !misses_in_a_row && server_calls() == 1);
 		server_stop();
 		job_free(job);
 	}
@@ -302,8 +302,10 @@ static void survives_what_is_no_reply(void)
 	check_fails_open("empty message");
 	server_stop();
 	frame(bytes, 65537);
+	misses_in_a_row = 0;
 	server_start(SOCKET, SEND, bytes, sizeof(bytes), geteuid());
 	check_fails_open("too long");
+	CHECK(misses_in_a_row == 0); /* what cannot be read was answered all the same */
 	server_stop();
 	memset(bytes, 0xff, sizeof(bytes));
 	server_start(SOCKET, SEND, bytes, sizeof(bytes), geteuid());
