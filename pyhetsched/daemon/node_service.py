@@ -95,7 +95,11 @@ class NodeService(services_pb2_grpc.NodeServicer):
                 self._allocator.cancel(job.job_id)
             return pb.PreparePlan(action=pb.PreparePlan.GIVE_BACK, job_id=job.job_id, message=answer.message)
         needs = self._allocator.needs(job, self._allocator.ask_of(job.job_id), request.node)
-        if needs.empty and job.on(request.node).shards:
+        held, ask = job.on(request.node), self._allocator.ask_of(job.job_id)
+        if needs.empty and not held.shards and not held.gpus and ask is not None and ask.kind == "slices":
+            # So it is for some seconds after slurmctld has restarted; the node asks again.
+            raise SlurmError("scontrol show job", f"does not say yet which GPU job {job.job_id} has")
+        if needs.empty and held.shards:
             text = "the node says that its GPU is in MIG mode, which is not known here yet"
             answer = self._allocator.give_back(job, request.node, text)
             if answer.action is Action.KILL:

@@ -49,9 +49,10 @@ def run(job: HookJob, hook: Hook) -> None:
 
 
 def _concerned(job: HookJob, hook: Hook) -> bool:
-    """Whether one of the job's GPUs is in MIG mode, as the last inventory says, else as NVML does."""
-    if not job.gpus:
-        return False
+    """Whether one of the job's GPUs is in MIG mode, as the last inventory says, else as NVML does.
+
+    A job whose GPUs Slurm does not tell may have any: it is the daemon that then looks.
+    """
     in_mig_mode = inventory.read_mig_gpus(hook.paths)
     if in_mig_mode is None:
         try:
@@ -63,7 +64,7 @@ def _concerned(job: HookJob, hook: Hook) -> bool:
             log.warning("job %d: the GPUs cannot be looked at: %s", job.job_id, error)
             return error.code not in ABSENT
         in_mig_mode = inventory.read_mig_gpus(hook.paths) or frozenset()
-    return not in_mig_mode.isdisjoint(job.gpus)
+    return not in_mig_mode.isdisjoint(job.gpus) if job.gpus else bool(in_mig_mode)
 
 
 def _ask(job: HookJob, rpc: NodeRpc) -> pb.PreparePlan:
@@ -88,7 +89,7 @@ def _check(plan: pb.PreparePlan, job: HookJob) -> None:
     if not plan.slices:
         raise DataError("the plan is to create slices, but names none")
     for planned in plan.slices:
-        if planned.gpu_index not in job.gpus:
+        if job.gpus and planned.gpu_index not in job.gpus:
             raise DataError(f"the plan wants a slice on GPU {planned.gpu_index}; Slurm gave GPUs {job.gpus}")
         if not planned.reservation_id or planned.size < 1:
             raise DataError(f"the plan has a slice without reservation or size: {planned.profile}")

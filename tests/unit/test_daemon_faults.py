@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 import subprocess
 import sys
@@ -294,3 +295,15 @@ def test_a_job_that_starts_anew_has_its_time_anew(world: World) -> None:
         world.slurm.requeue(7)
         world.clock.advance(100)
     assert world.slurm.requeued == [7, 7, 7]
+
+
+def test_a_slice_job_whose_gpu_slurm_does_not_tell_yet_waits(world: World) -> None:
+    world.slurm.submit(7, "1g.10gb", shards=4)
+    world.slurm.allocate(7)
+    told = world.slurm.known[7]
+    world.slurm.known[7] = dataclasses.replace(told, nodes=())
+    with pytest.raises(CallFailed) as failed:
+        world.nodes["node0"].prepare(7)
+    assert failed.value.code is grpc.StatusCode.UNAVAILABLE
+    world.slurm.known[7] = told
+    assert world.nodes["node0"].prepare(7).action == PLAN.CREATE

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from node_world import World
 
-from pyhetsched.node import boot, inventory
+from pyhetsched.node import boot, inventory, prolog
+from pyhetsched.node.hook import HookJob
 from pyhetsched.rpc.gen import services_pb2 as pb
 
 
@@ -135,3 +136,13 @@ def test_what_was_laid_down_for_tasks_goes_with_the_job(tmp_path: Path, monkeypa
     boot.run("node0", world.hook(), booted=False)
     assert world.visible(7) == world.visible(8) == ""
     assert world.layout() == set()
+
+
+def test_a_job_whose_gpus_slurm_does_not_tell_is_seen_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path, monkeypatch, "A100-80GB:1")
+    boot.run("node0", world.hook(), booted=True)
+    world.daemon.plan(7, ("1g.10gb", 0))
+    prolog.run(HookJob(7, 1001, "node0"), world.hook())
+    assert world.visible(7).startswith("STATE=ready")
+    prolog.run(HookJob(8, 1001, "node0"), world.hook())
+    assert world.visible(8) == ""
