@@ -25,9 +25,9 @@ from invariants import Invariants, Tally  # noqa: E402
 from site_control import Site  # noqa: E402  (it makes the other rooms importable)
 from stream import Stream, queue  # noqa: E402
 
-_BATCH = 80
+_BATCH = 110
 _BATCH_S = 90.0
-_PAUSE_S = 0.2
+_PAUSE_S = 0.12
 _DRAIN_S = 150.0
 _RECONCILE_EVERY_S = 15.0
 _BACKLOG = 16

@@ -17,7 +17,7 @@ DESTROY = ("nvmlComputeInstanceDestroy", "nvmlGpuInstanceDestroy")
 ASK = ("nvmlInit_v2", "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetMigMode", "nvmlDeviceGetGpuInstances",
        "nvmlGpuInstanceGetInfo", "nvmlDeviceGetUUID", "nvmlGpuInstanceGetComputeInstances")  # fmt: skip
 REFUSALS = ("4", "19", "23", "999")  # no permission, in use, insufficient resources, unknown
-_MOST_ARMED = 9
+_MOST_ARMED = 14
 _HURT_S = 15.0
 
 
