@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 _ANSWER_S = 60.0
 _RELEASE_S = 2.0
+_SUBMIT_S = 0.5
 _RESTART_S = 5.0
 _STOP_S = 2.0
 
@@ -55,6 +56,7 @@ class Steerer:
         self._planned = threading.Condition()
         self._plans_begun = 0
         self._plans_done = 0
+        self._submits = False
         self.pools: Pools | None = None
         self.waiting: Mapping[int, JobAsk] = {}
         self.config = config
@@ -63,6 +65,13 @@ class Steerer:
     def poke(self) -> None:
         """Something has changed: plan again soon."""
         self._wake.set()
+
+    def submitted(self) -> None:
+        """A slice job is being submitted, steered for now by `holes`: have it in a plan before long.
+
+        Not at once: each plan loads the waiting jobs, and many may be submitted in a row.
+        """
+        self._submits = True
 
     def plan_now(self, at_most_s: float = _RELEASE_S) -> None:
         """Wait until a plan that saw the present state has been carried out, but not for long.
@@ -137,8 +146,7 @@ class Steerer:
     def run(self) -> None:
         """Plan when something has changed, and now and then, until `stop`."""
         while not self._stopping:
-            self._wake.wait(self.config.steering.most_s)
-            self._wake.clear()
+            self._wait_for_change()
             if self.config.steering.enabled and not self._stopping:
                 try:
                     with self._planned:
@@ -156,6 +164,15 @@ class Steerer:
                     log.exception("steering failed")
                     self._wait(_RESTART_S)
             self._wait(self.config.steering.least_s)
+
+    def _wait_for_change(self) -> None:
+        waited_s = 0.0
+        while not self._wake.wait(_SUBMIT_S):
+            waited_s += _SUBMIT_S
+            if self._submits or waited_s >= self.config.steering.most_s:
+                break
+        self._submits = False
+        self._wake.clear()
 
     def stop(self) -> None:
         """End `run` and the planning process."""

@@ -100,7 +100,7 @@ class Submitter:
             holes = [] if request.required_nodes else self._steerer.holes(outcome.ask, partitions, names(owners))
             if holes:
                 changes[JobField.EXCLUDED_NODES] = with_nodes(owners, holes)
-            self._steerer.poke()
+            self._steerer.submitted()
         return replace(outcome, verdict=Verdict.REWRITTEN, changes=changes)
 
     def _decision(self, request: SubmitRequest, outcome: SubmitOutcome, mode: Mode, user: str) -> Decision:
