@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import math
+import re
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -91,7 +93,7 @@ class RoundPlan:
         reach = self.reaches[wish.row]
         found = []
         for j, gpu_type in enumerate(self.types):
-            admissible = gpu_type.name in reach.types and rates[j] > 0
+            admissible = gpu_type.name in reach.types and float(rates[j]) > 0
             seconds = float(self.worth.work[wish.row] / rates[j]) if rates[j] > 0 else 0.0
             bar = "" if ground[j] == Ground.KNOWN else f", give or take {100 * (math.exp(sigma[j]) - 1):.0f} %"
             reason = f"{Ground(ground[j]).name.lower()}{bar}" if admissible else "cannot run there"
@@ -239,18 +241,50 @@ def _wishes(rows: Sequence[_Row], answer: Allocation, state: ClusterState, worth
         order, wanted = answer.order, answer.wanted
     else:
         order, wanted = start_order(answer.time_shares(), state.usable)
+    mine = [row.column == NO_TYPE and ours(row.job, row.ask) for row in rows]
     # Those that the policy leaves out come behind, in order of arrival.
-    ranked = dict.fromkeys([*order.tolist(), *range(len(rows))])
+    ranked = [m for m in dict.fromkeys([*order.tolist(), *range(len(rows))]) if mine[m]]
     found: list[Wish] = []
-    for m in ranked:
+    for m, column in _settled(ranked, wanted.tolist(), rows, state):
         row = rows[m]
-        if row.column != NO_TYPE or not ours(row.job, row.ask):
-            continue
-        column = int(wanted[m])
         prefer, why = _preference(row, column, state, worth, m)
         name = state.types[column].name if column != NO_TYPE else ""
         found.append(Wish(row.job, len(found) + 1, name, prefer, why, m))
     return found
+
+
+def _settled(
+    ranked: Sequence[int], wanted: Sequence[int], rows: Sequence[_Row], state: ClusterState
+) -> list[tuple[int, int]]:
+    """Return (row, column) in order, jobs that are alike having changed places until they stand as they did.
+
+    To a policy it is all one which of two equal jobs goes first or where: the older one does, and each keeps the type
+    that it prefers already. Else every round would move half the queue for nothing.
+    """
+    alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for place, m in enumerate(ranked):
+        key = (state.throughput[m].tobytes(), float(state.remaining[m]), int(state.gang[m]), rows[m].job.features)
+        alike[key].append(place)
+    names = {gpu_type.name: column for column, gpu_type in enumerate(state.types)}
+    settled = [(m, wanted[m]) for m in ranked]
+    for places in alike.values():
+        columns = [wanted[ranked[place]] for place in places]
+        members = sorted(ranked[place] for place in places)
+        kept = [_take(columns, names.get(_last_name(rows[m].job.prefer), NO_TYPE)) for m in members]
+        for place, m, column in zip(places, members, kept, strict=True):
+            settled[place] = (m, columns.pop(0) if column is None else column)
+    return settled
+
+
+def _take(columns: list[int], column: int) -> int | None:
+    if column == NO_TYPE or column not in columns:
+        return None
+    columns.remove(column)
+    return column
+
+
+def _last_name(expression: str) -> str:
+    return re.split(r"[&|,()\[\]]", expression)[-1]
 
 
 def _preference(row: _Row, column: int, state: ClusterState, worth: Worth, m: int) -> tuple[str, str]:
