@@ -123,7 +123,9 @@ def _did_you_mean(text: str, models: Iterable[GpuModel]) -> str:
 
 
 def _nearest_types(name: SliceName, models: Sequence[GpuModel], site_types: Mapping[str, Sequence[str]] | None) -> str:
-    types = sorted({m.gres_type for m in models if m.mig_capable} | set(site_types or ()))
+    cut = {m.key for m in models if m.mig_capable}
+    own = {name for name, keys in (site_types or {}).items() if cut & set(keys)}
+    types = sorted({m.gres_type for m in models if m.mig_capable} | own)
     for near in difflib.get_close_matches(name.prefix, types, n=1, cutoff=0.6):
         there = _models_of_prefix(near, models, site_types or {})
         exact = any(p.name == name.profile_name for m in there for p in m.profiles)

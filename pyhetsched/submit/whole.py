@@ -9,7 +9,7 @@ from pyhetsched.model import JobAsk, JobField, Verdict
 from pyhetsched.slurm.gres import GresEntry, format_gres, parse_gres
 from pyhetsched.submit.draft import Draft, Scope, Wanted
 from pyhetsched.submit.fleet import Offer, types_of
-from pyhetsched.submit.nearest import either
+from pyhetsched.submit.nearest import both, either
 from pyhetsched.submit.placing import TYPED_ENVIRONMENT, tasks_per_node
 from pyhetsched.submit.steering import keep_to
 
@@ -90,13 +90,32 @@ def only_in_mig_mode(draft: Draft, wanted: Sequence[Wanted], types: Sequence[str
     offers = [o for o in draft.fleet.in_partition if free_of_mig(o, (o.gres_type,)) and o.gpus >= count]
     works = [f"--gres=gpu:{name}:{count}" for name in types_of(offers)]
     one = f"one GPU with --gres=gpu:{types[0]}:1" if types else "one GPU with --gres=gpu:1"
-    nodes = {name for offer in draft.fleet.reachable if not types or offer.gres_type in types for name in offer.nodes}
+    nodes = _nodes_with(draft.fleet.reachable, types)
     if wanted[0].scope is Scope.JOB and count <= len(nodes):
         one = f"one GPU on each of {count} nodes with -N {count} --gres=gpu:{f'{types[0]}:' if types else ''}1"
+    kept = _kept_to(draft)
+    if kept and works and not _nodes_with(offers, ()) & {name for o in draft.fleet.reachable for name in o.nodes}:
+        # What works elsewhere does not work beside the options that keep the job here.
+        instead = f"write {one}, or leave out {both(option[:2] for option in kept)} and write {either(works)}"
+    else:
+        instead = f"write {either([*works, one])}"
+    whole = nodes == _nodes_with(draft.fleet.in_partition, types)
+    where = "here" if whole or not kept else f"that {both(kept)} leaves"
     return NeverError(
-        f"every {either(types) if types else 'GPU'} here is in MIG mode, where GPUs of a node cannot reach each other, "
-        f"so {count} on a node cannot be had; write {either([*works, one])}"
+        f"every {either(types) if types else 'GPU'} {where} is in MIG mode, where GPUs of a node cannot reach each "
+        f"other, so {count} on a node cannot be had; {instead}"
     )
+
+
+def _nodes_with(offers: Sequence[Offer], types: Sequence[str]) -> set[str]:
+    return {name for offer in offers if not types or offer.gres_type in types for name in offer.nodes}
+
+
+def _kept_to(draft: Draft) -> list[str]:
+    """The options of the request that keep it to some nodes."""
+    request = draft.request
+    given = (("-C", request.features), ("-w", request.required_nodes), ("-x", request.excluded_nodes))
+    return [f"{option} {value[:100]}" for option, value in given if value]
 
 
 def corrected_fields(draft: Draft) -> dict[JobField, str]:

@@ -194,6 +194,10 @@ def test_whole_gpus_are_asked_for_by_model_too() -> None:
         ("-G v100:9", "--gres=gpu:v100:4"),
         ("--gres=gpu:a100:2", "--gres=gpu:h100:2, --gres=gpu:v100:2 or one GPU with --gres=gpu:a100:1"),
         ("-G a100:2", "-N 2 --gres=gpu:a100:1"),
+        ("-C a100 --gres=gpu:2", "or leave out -C and write --gres=gpu:h100:2 or --gres=gpu:v100:2"),
+        ("-w h100-0 --gres=gpu:h100:2", "every h100 that -w h100-0 leaves is in MIG mode"),
+        ("--gres=gpu:1g10gb:1", "--gres=gpu:1g.10gb:1"),
+        ("--gres=gpu:mig-1g.10gb:1", "there are: a100, a30, h100; write --gres=gpu:1g.10gb:1"),
         ("--gres=shard:4", "--gres=gpu:1g.10gb:1"),
         ("--gres=shard:a100:20", "--gres=gpu:7g.80gb:1"),
         ("--gres=gpu:1g.10gb:1,gpu:1", "not both"),
@@ -305,7 +309,7 @@ def test_directives_are_read_wherever_they_stand() -> None:
     asked = SubmitRequest(
         tres_per_node="gres/gpu:1",
         comment="my job hetsched:types=a100,h100,class=train",
-        script_lines=("#HETSCHED Min_Vram=40960M  preemptible=yes", "min-cc=8"),
+        script_lines=("#HETSCHED Min_Vram=40960M  preemptible=yes # a remark", "# another", "min-cc=8"),
         batch=True,
     )
     outcome = decide(asked, CLUSTER)

@@ -92,10 +92,10 @@ def _meanings(each: Wanted, draft: Draft) -> tuple[Meaning, ...]:
 def _resolved(each: Wanted, here: Sequence[GpuModel], draft: Draft) -> tuple[Meaning, ...]:
     try:
         return resolve(each.type, here, draft.fleet.site_types)
-    except NeverError as error:
-        near = suggest(each.type, here, most=1)
+    except (NeverError, RequestError) as error:
+        near = suggest(each.type, here, most=1) if "write " not in str(error) else ()
         hint = f"; write --gres=gpu:{near[0]}:{each.count}" if near else ""
-        raise NeverError(f"{error}{hint}") from error
+        raise type(error)(f"{error}{hint}") from error
 
 
 def _partition_reason(each: Wanted, everywhere: Sequence[Meaning], draft: Draft) -> str:
