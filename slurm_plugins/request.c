@@ -189,7 +189,8 @@ void pack_directives(struct packing *packing, const char *script)
 		if (blank < size && line[blank] != '#')
 			break;
 		size_t prefix = strlen(DIRECTIVE);
-		if (size > prefix && !strncmp(line, DIRECTIVE, prefix) && isspace((unsigned char) line[prefix]) &&
+		if (size > prefix && !strncmp(line, DIRECTIVE, prefix) &&
+		    (isspace((unsigned char) line[prefix]) || line[prefix] == ':') &&
 		    submit->n_script_lines < DIRECTIVES_MAX) {
 			size_t kept = size - prefix - 1;
 			kept = kept < DIRECTIVE_BYTES_MAX ? kept : DIRECTIVE_BYTES_MAX;

@@ -491,8 +491,9 @@ static void finds_directives(void)
 	packing_release(&packing);
 
 	packing_init(&packing);
-	pack_directives(&packing, "#HETSCHED opt-out"); /* no newline at the end */
-	CHECK(packing.submit.n_script_lines == 1 && same(packing.directives[0], "opt-out"));
+	pack_directives(&packing, "#HETSCHED:slices=no\n#HETSCHED opt-out"); /* no newline at the end */
+	CHECK(packing.submit.n_script_lines == 2 && same(packing.directives[0], "slices=no") &&
+	      same(packing.directives[1], "opt-out"));
 	packing_release(&packing);
 }
 

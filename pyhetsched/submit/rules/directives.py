@@ -35,7 +35,7 @@ def read_directives(draft: Draft) -> Draft:
 
 def _items(draft: Draft) -> Iterator[tuple[str, str]]:
     for text in (*draft.request.script_lines, *_comment_parts(draft.request.comment)):
-        for token in _KEY_AHEAD.split(_without_prefix(text)):
+        for token in _KEY_AHEAD.split(_without_remark(_without_prefix(text))):
             if token := token.strip(","):
                 yield _item(token)
 
@@ -47,6 +47,11 @@ def _comment_parts(comment: str) -> list[str]:
 
 def _without_prefix(line: str) -> str:
     return re.sub(r"^\s*#\s*HETSCHED\b:?", "", line, count=1, flags=re.IGNORECASE)
+
+
+def _without_remark(line: str) -> str:
+    """``line`` up to a remark, which begins as in #SBATCH lines."""
+    return re.sub(r"(?:^|\s)#.*", "", line, flags=re.DOTALL)
 
 
 def _item(token: str) -> tuple[str, str]:
