@@ -7,6 +7,8 @@ lines under the command line's, the #HETSCHED lines handed on. Options that do n
 from __future__ import annotations
 
 import argparse
+import difflib
+import itertools
 import re
 import shlex
 from collections.abc import Sequence
@@ -17,15 +19,27 @@ from pyhetsched.errors import RequestError
 from pyhetsched.model import SubmitRequest
 
 _SCRIPT_BYTES = 65536
-_LINE = re.compile(r"^#HETSCHED\s+(.*)$")
+_LINE = re.compile(r"^#HETSCHED[\s:]\s*(.*)$")
 
 # (short, long): sbatch's options with a value that may stand as a separate word, and that are passed over.
 _PASSED_OVER = (
     ("-J", "--job-name"), ("-o", "--output"), ("-e", "--error"), ("-D", "--chdir"), ("-d", "--dependency"),
     ("-M", "--clusters"), ("-b", "--begin"), ("-i", "--input"), ("-L", "--licenses"), ("-m", "--distribution"),
-    (None, "--mail-type"), (None, "--mail-user"), (None, "--export"), (None, "--signal"), (None, "--wrap"),
-    (None, "--wckey"), (None, "--nice"), (None, "--open-mode"),
+    ("-S", "--core-spec"), ("-B", "--extra-node-info"), ("-F", "--nodefile"),
+    *((None, f"--{name}") for name in (
+        "acctg-freq", "batch", "bb", "bbf", "cluster-constraint", "container", "container-id", "cores-per-socket",
+        "cpu-freq", "deadline", "delay-boot", "export", "export-file", "extra", "gid", "gpu-bind", "gpu-freq", "hint",
+        "kill-on-invalid-dep", "mail-type", "mail-user", "mcs-label", "mem-bind", "mem-per-cpu", "mincpus", "network",
+        "ntasks-per-core", "ntasks-per-socket", "open-mode", "power", "priority", "profile", "segment", "signal",
+        "sockets-per-node", "switches", "thread-spec", "threads-per-core", "time-min", "tmp", "tres-bind", "uid",
+        "wait-all-nodes", "wckey", "wrap",
+    )),
 )  # fmt: skip
+
+
+_GPU_OPTIONS = ("--gres", "--gpus", "--gpus-per-node", "--gpus-per-task", "--gpus-per-socket", "--tres-per-task",
+                "--constraint", "--partition", "--comment", "--nodes", "--nodelist", "--ntasks")  # fmt: skip
+_FLAGS = frozenset({"--nice", "--get-user-env", "--contiguous", "--hold", "--wait"})
 
 
 class _Parser(argparse.ArgumentParser):
@@ -39,6 +53,7 @@ def parse(words: Sequence[str], interactive: bool = False) -> SubmitRequest:
     Raises `RequestError` for an option value that sbatch would not take, or a script that cannot be read.
     """
     options, rest = _parser().parse_known_args(list(words))
+    _check_names(rest)
     script = next((word for word in rest if not word.startswith("-")), None)
     lines: list[str] = []
     if script is not None and not interactive:
@@ -84,19 +99,29 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _check_names(rest: Sequence[str]) -> None:
+    """Refuse what looks like a GPU option written wrong: passed over, it would look like a job without GPUs."""
+    known = [name for action in _parser()._actions for name in action.option_strings if name.startswith("--")]
+    for word in itertools.takewhile(lambda word: word.startswith("-"), rest):
+        name = word.partition("=")[0]
+        short = [option for option in known if option.startswith(name)] if len(name) > 4 else []
+        near = short or difflib.get_close_matches(name, _GPU_OPTIONS, n=1, cutoff=0.8)
+        if name not in _FLAGS and near:
+            raise RequestError(f"{name} is not read here; did you mean {near[0]}?")
+
+
 def _script_options(text: str) -> tuple[list[str], list[str]]:
-    """Return the words of the #SBATCH lines before the first command, and all #HETSCHED lines."""
+    """Return the words of the #SBATCH lines and the #HETSCHED lines, both before the first command."""
     words: list[str] = []
     ours: list[str] = []
-    in_head = True
     for line in text.splitlines():
         found = _LINE.match(line)
         if found:
             ours.append(found[1].strip())
-        elif in_head and line.startswith("#SBATCH"):
+        elif line.startswith("#SBATCH"):
             words += shlex.split(line.removeprefix("#SBATCH"), comments=True)
-        elif line.strip() and not line.startswith("#"):
-            in_head = False
+        elif line.strip() and not line.lstrip().startswith("#"):
+            break
     return words, ours
 
 

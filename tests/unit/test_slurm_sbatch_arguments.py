@@ -31,6 +31,8 @@ from pyhetsched.slurm.sbatch_arguments import parse
         (["--exclusive"], "exclusive", True),
         (["--comment=hetsched:min-vram=40G"], "comment", "hetsched:min-vram=40G"),
         (["-J", "gpu:9", "-o", "out", "--mail-type=END"], "tres_per_node", ""),
+        (["--mem-per-cpu", "4G", "--hint", "nomultithread", "--gres=gpu:1"], "tres_per_node", "gres/gpu:1"),
+        (["--hold", "--nice", "--requeue", "--no-such-flag", "--gres=gpu:1"], "tres_per_node", "gres/gpu:1"),
     ],
 )
 def test_an_option_reaches_its_field(words: list[str], field: str, value: object) -> None:
@@ -40,11 +42,12 @@ def test_an_option_reaches_its_field(words: list[str], field: str, value: object
 def test_the_scripts_lines_count_and_the_command_line_wins(tmp_path: Path) -> None:
     script = tmp_path / "job.sh"
     script.write_text(
-        "#!/bin/sh\n#SBATCH --gres=gpu:1 # a remark\n#HETSCHED min-vram=40G\n#SBATCH -n 4\necho\n#SBATCH -n 9\n"
+        "#!/bin/sh\n#SBATCH --gres=gpu:1 # a remark\n#HETSCHED min-vram=40G\n"
+        "#HETSCHED: min-cc=8.0\n#SBATCH -n 4\necho\n#SBATCH -n 9\n#HETSCHED opt-out\n"
     )
     request = parse(["-n", "2", str(script)])
     assert (request.tres_per_node, request.num_tasks) == ("gres/gpu:1", 2)
-    assert request.script_lines == ("min-vram=40G",)
+    assert request.script_lines == ("min-vram=40G", "min-cc=8.0")
     assert request.batch
 
 
@@ -54,6 +57,9 @@ def test_the_scripts_lines_count_and_the_command_line_wins(tmp_path: Path) -> No
         (["-N", "x"], "number of nodes such as 2"),
         (["-n", "two"], "sbatch would not take this"),
         (["--mem=lots"], "memory such as 16G"),
+        (["--grse=gpu:1"], "did you mean --gres?"),
+        (["--gpus-per-tasks=1"], "did you mean --gpus-per-task?"),
+        (["--constr=a100"], "did you mean --constraint?"),
         (["no-such-script.sh"], "cannot be read: No such file"),
     ],
 )
