@@ -44,10 +44,13 @@ class PolicyService(services_pb2_grpc.PolicyServicer):
 
     @guarded
     def WouldRound(self, request: pb.WouldRoundRequest, context: grpc.ServicerContext) -> pb.WouldRoundReply:
-        """Tell what a policy would do now with the jobs that the caller may see."""
+        """Tell what a policy would do now with the jobs that the caller may see; another than ours, to operators."""
         me = caller()
+        if (request.policy or request.options) and not me.privileged:
+            text = f"{me.name} is no operator; leave out the policy to see what the configured one would do"
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, text)
         limit = min(request.limit or _DEFAULT_LIMIT, _MOST)
-        found = self._rounds.would(request.policy, dict(request.options), limit if me.privileged else _MOST)
+        found = self._rounds.would(request.policy, dict(request.options), _MOST)
         rows = [row for row in found.rows if me.may_see(row.wish.job.uid)][:limit]
         reply = pb.WouldRoundReply(jobs=map(_job, rows))
         if found.summary is not None:

@@ -120,9 +120,10 @@ def plan(
     """
     types = types_of_view(view)
     rows = _rows(jobs, view, types)
-    waiting = sum(row.job.state == PENDING for row in rows)
+    waiting = sum(row.column == NO_TYPE for row in rows)
+    running = len({row.job.job_id for row in rows if row.column != NO_TYPE})
     if not waiting:
-        return RoundPlan((), settings.policy, "nothing to do", (), 0.0, 0, len(rows), types)
+        return RoundPlan((), settings.policy, "nothing to do", (), 0.0, 0, running, types)
     loads = [_load(row.job, classes) for row in rows]
     worth = appraiser.appraise(loads)
     unit = SHARDS if any(row.job.shards for row in rows) else 1
@@ -130,7 +131,7 @@ def plan(
     answer, reasons = _solve(state, settings, clock, cache)
     told = answer.diagnostics
     found = RoundPlan(
-        (), told.policy, told.rung, (*reasons, *told.reasons), told.solve_ms, waiting, len(rows) - waiting, state.types,
+        (), told.policy, told.rung, (*reasons, *told.reasons), told.solve_ms, waiting, running, state.types,
         unit, worth, tuple(row.reach for row in rows), classes,
     )  # fmt: skip
     return replace(found, wishes=tuple(_wishes(rows, answer, state, worth)))
@@ -155,10 +156,12 @@ def _rows(jobs: Sequence[GpuJob], view: ClusterView, types: Sequence[GpuType]) -
         found = decode(job.admin_comment)
         ask = found[1] if found else None
         if job.state == RUNNING:
-            name = reaches.held_type(job)
-            if name in column_of:
-                rows.append(_Row(job, Reach(frozenset({name})), column_of[name], ask))
-        elif job.state == PENDING and could_start(job):
+            # A job on several types is a row for each: all that it holds is held.
+            for name, gpus in reaches.held(job):
+                if name in column_of:
+                    part = replace(job, gpus=gpus)
+                    rows.append(_Row(part, Reach(frozenset({name})), column_of[name], ask))
+        elif job.state == PENDING and could_start(job) and len(job.by_type) < 2:
             reach = reaches.of(job, ask)
             if reach.types:
                 rows.append(_Row(job, reach, NO_TYPE, ask))

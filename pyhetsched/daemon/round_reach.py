@@ -52,13 +52,13 @@ class Reaches:
             self._kept[key] = self._look(job, keys, excluded)
         return self._kept[key]
 
-    def held_type(self, job: GpuJob) -> str:
-        """Return the GPU type that a running job holds, "" where that cannot be told."""
-        if job.gres_type:
-            return job.gres_type
+    def held(self, job: GpuJob) -> tuple[tuple[str, int], ...]:
+        """Return the GPUs of each type that a running job holds (0 for shards); nothing where it cannot be told."""
+        if job.by_type:
+            return job.by_type
         nodes = [self._node[name] for name in _names(job.nodes) if name in self._node]
         groups = [group.gres_type for node in nodes for group in node.gpus]
-        return groups[0] if groups else ""
+        return ((groups[0], job.gpus),) if groups else ()
 
     def _look(self, job: GpuJob, keys: Sequence[str], excluded: str) -> Reach:
         nodes = self._nodes(job, excluded)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
 
+from pyhetsched.clock import Clock, RealClock
 from pyhetsched.config import Config, PolicyConfig
 from pyhetsched.daemon.journal import Journal
 from pyhetsched.daemon.modes import Modes
@@ -26,6 +27,8 @@ _REMEMBERED = 50
 # On top of the policy's own budget: looking at ten thousand jobs, and some hundred updates.
 _REST_S = 60.0
 _LAST_RESORT = "fifo"
+# What a policy would do is told again for so long: many who ask at once cost one look.
+_KEPT_S = 5.0
 
 StartProcess = Callable[[Connection, Config], Any]
 
@@ -38,16 +41,19 @@ class Rounds:
 
     def __init__(
         self, watcher: Watcher, modes: Modes, journal: Journal, config: Config,
-        start_process: StartProcess | None = None, rest_s: float = _REST_S,
+        start_process: StartProcess | None = None, rest_s: float = _REST_S, clock: Clock | None = None,
     ) -> None:  # fmt: skip
         self._watcher = watcher
         self._modes = modes
         self._journal = journal
         self._start_process = start_process or _start_process
         self._rest_s = rest_s
+        self._clock = clock or RealClock()
+        self._kept: tuple[RoundRequest | None, float, RoundReply] = (None, 0.0, RoundReply())
         self._wake = threading.Event()
         self._stopping = False
         self._asking = threading.Lock()
+        self._looking = threading.Lock()
         self._connection: Connection | None = None
         self._process: Any = None
         self._config = config
@@ -93,7 +99,7 @@ class Rounds:
         policy = self._policy.model_copy(
             update={"name": name or self._policy.name, "options": {**given, **options}}
         )
-        reply = self._ask(self._request("would", policy, limit))
+        reply = self._would(self._request("would", policy, limit))
         if reply.invalid:
             raise RequestError(reply.invalid)
         if reply.failed:
@@ -118,6 +124,15 @@ class Rounds:
         self._stopping = True
         self._wake.set()
         self._drop()
+
+    def _would(self, request: RoundRequest) -> RoundReply:
+        with self._looking:
+            kept, since_s, reply = self._kept
+            same = kept is not None and (kept.policy, kept.limit) == (request.policy, request.limit)
+            if not same or self._clock.monotonic_s() - since_s > _KEPT_S:
+                reply = self._ask(request)
+                self._kept = (request, self._clock.monotonic_s(), reply)
+            return reply
 
     def _turn(self) -> None:
         if self._stopping:

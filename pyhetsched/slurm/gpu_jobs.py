@@ -18,7 +18,8 @@ class GpuJob:
 
     Times are seconds since the epoch, 0 where Slurm has none; ``limit_s`` 0 means no limit. ``features`` and
     ``prefer`` are expressions, as ``--constraint`` and ``--prefer`` have them. ``array`` is whether it stands for
-    several waiting elements, ``het`` whether it is part of a heterogeneous job.
+    several waiting elements, ``het`` whether it is part of a heterogeneous job. ``by_type`` counts the GPUs of each
+    type where types are known: all that a running job holds, what a waiting one insists on.
     """
 
     job_id: int
@@ -35,6 +36,7 @@ class GpuJob:
     gpus: int = 0
     shards: int = 0
     gres_type: str = ""
+    by_type: tuple[tuple[str, int], ...] = ()
     node_count: int = 1
     nodes: str = ""
     required_nodes: str = ""
@@ -55,14 +57,15 @@ def gpu_job(job: Any) -> GpuJob | None:
     if state not in _STATES:
         return None
     gres = {str(key): int(item.count) for key, item in (job.gres or {}).items()}
-    gpus, shards, gres_type = counts(gres)
+    gpus, shards, by_type = counts(gres)
     if not gpus and not shards:
         return None
     return GpuJob(
         job_id=int(job.id), state=state, user=str(job.user_name or ""), uid=int(job.user_id or 0),
         name=str(job.name or ""), account=str(job.account or ""), partitions=tuple((job.partition or "").split(",")),
         reason=str(job.state_reason or ""), admin_comment=job.admin_comment or "", features=_joined(job.constraints),
-        prefer=_joined(job.preferred_features), gpus=gpus, shards=shards, gres_type=gres_type,
+        prefer=_joined(job.preferred_features), gpus=gpus, shards=shards, by_type=by_type,
+        gres_type=by_type[0][0] if len(by_type) == 1 else "",
         node_count=max(int(job.num_nodes or 1), 1), nodes=_hostlist(job.allocated_nodes),
         required_nodes=_hostlist(job.required_nodes), excluded_nodes=_hostlist(job.excluded_nodes),
         limit_s=60.0 * job.time_limit if isinstance(job.time_limit, int | float) else 0.0,
@@ -72,18 +75,15 @@ def gpu_job(job: Any) -> GpuJob | None:
     )  # fmt: skip
 
 
-def counts(gres: Mapping[str, int]) -> tuple[int, int, str]:
-    """Return GPUs, shards and the one GPU type ("" for any or several) of a job's TRES.
+def counts(gres: Mapping[str, int]) -> tuple[int, int, tuple[tuple[str, int], ...]]:
+    """Return GPUs, shards, and the GPUs of each type that a job's TRES name.
 
     >>> counts({"gpu": 2, "gpu:h100": 2})
-    (2, 0, 'h100')
-    >>> counts({"gpu": 2, "gpu:a100": 1, "gpu:a30": 1})
-    (2, 0, '')
+    (2, 0, (('h100', 2),))
     """
-    typed = {key.removeprefix("gpu:"): count for key, count in gres.items() if key.startswith("gpu:")}
-    total = gres.get("gpu", 0) or sum(typed.values())
-    shards = sum(count for key, count in gres.items() if key.split(":")[0] == "shard")
-    return total, shards, next(iter(typed)) if len(typed) == 1 else ""
+    typed = tuple((key.removeprefix("gpu:"), count) for key, count in gres.items() if key.startswith("gpu:"))
+    total = gres.get("gpu", 0) or sum(count for _, count in typed)
+    return total, sum(count for key, count in gres.items() if key.split(":")[0] == "shard"), typed
 
 
 def parse_site_factors(text: str) -> dict[int, int]:

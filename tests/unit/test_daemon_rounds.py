@@ -156,6 +156,14 @@ def test_what_runs_stays_even_on_a_node_that_is_being_drained() -> None:
     assert by_job(found)[1].wanted in ("a100", "v100")
 
 
+def test_a_job_on_several_types_holds_all_of_them() -> None:
+    mixed = running(8, "h0,v0", gpus=6, node_count=2, by_type=(("h100", 4), ("v100", 2)))
+    found = planned([mixed, waiting(1)], {1: "grows"})
+    assert found.running == 1
+    assert by_job(found)[1].wanted == "a100"
+    assert planned([waiting(1, gpus=2, by_type=(("a100", 1), ("h100", 1)))]).wishes == ()
+
+
 def test_slices_and_whole_gpus_are_counted_in_one_unit() -> None:
     ask = JobAsk("slices", (SliceAsk("1g.10gb", 1),), model_keys=("A100-80GB",), shards=4)
     found = planned([waiting(1, gpus=0, shards=4, ask=ask), waiting(2)])
@@ -335,9 +343,9 @@ def test_what_nothing_is_known_of_is_guessed_and_said_to_be() -> None:
 
 
 def test_slurms_words_are_read() -> None:
-    assert counts({"gpu": 2, "gpu:a100": 1, "gpu:h100": 1}) == (2, 0, "")
-    assert counts({"gpu:v100": 3}) == (3, 0, "v100")
-    assert counts({"shard": 4}) == (0, 4, "")
+    assert counts({"gpu": 2, "gpu:a100": 1, "gpu:h100": 1}) == (2, 0, (("a100", 1), ("h100", 1)))
+    assert counts({"gpu:v100": 3}) == (3, 0, (("v100", 3),))
+    assert counts({"shard": 4}) == (0, 4, ())
     assert parse_site_factors(" 8|0\n10|-77\nodd\n") == {8: 0, 10: -77}
 
 
