@@ -9,6 +9,7 @@ import click
 from pyhetsched.cli.output import connect, daemon_options, document, print_json, styled, when
 from pyhetsched.rpc.gen import services_pb2 as pb
 
+_MOST_OTHERS = 8
 _COLOURS = {"refused": "red", "failed": "red", "given-back": "yellow", "rewritten": "green", "reserved": "green"}
 
 
@@ -20,7 +21,8 @@ def explain(job_id: str, verbose: bool, as_json: bool, address: str | None) -> N
     """Tell what was decided about JOB_ID, and why.
 
     JOB_ID is written as squeue shows it: 12, 12_3 for an element of an array, 12+1 for a part of a
-    heterogeneous job. A decision's id is taken too. Users see their own jobs, operators all.
+    heterogeneous job; for 12 alone, one element or part is told and the others are named. A decision's id
+    is taken too. Users see their own jobs, operators all.
     """
     with connect(address) as client:
         reply = client.call("Placement/Explain", pb.ExplainRequest(job_id=job_id), pb.ExplainReply)
@@ -38,6 +40,9 @@ def lines(reply: pb.ExplainReply, verbose: bool = False) -> Iterator[str]:
         where = f" on {job.nodes}" if job.nodes else ""
         reason = f" ({job.reason})" if job.state == "PENDING" and job.reason not in ("", "None") else ""
         yield f"Job {job.id_text or job.job_id} {job.name!r} of {job.user}: {job.state}{reason}{where}"
+    if reply.others:
+        more = f" and {len(reply.others) - _MOST_OTHERS} more" if len(reply.others) > _MOST_OTHERS else ""
+        yield f"  of the same submit: {', '.join(reply.others[:_MOST_OTHERS])}{more}"
     if not reply.decisions:
         yield "  No decision is recorded: it was submitted while hetsched was off or away."
     for decision in reply.decisions:

@@ -121,7 +121,8 @@ def _letters(gpu: pb.Gpu) -> tuple[str, str]:
         state = "" if item.state in ("running", "foreign") else f" {item.state}"
         held, jobs = told.setdefault(f"{item.profile} {who}{state}", ([], []))
         held.append(letter)
-        jobs.extend([str(item.job_id)] if item.job_id and str(item.job_id) not in jobs else [])
+        job = item.id_text or str(item.job_id)
+        jobs.extend([job] if item.job_id and job not in jobs else [])
     text = (f"{_span(held)}={who}{' ' if jobs else ''}{','.join(jobs)}" for who, (held, jobs) in told.items())
     return "".join(cells), ", ".join(text) or gpu.holder or "-"
 

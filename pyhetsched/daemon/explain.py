@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from pyhetsched.daemon.allocator import Allocator
 from pyhetsched.daemon.auth import Caller
 from pyhetsched.daemon.journal import user_name
@@ -14,6 +16,8 @@ from pyhetsched.slurm.gateway import Gateway
 from pyhetsched.store.decisions import DecisionStore, KnownJob
 from pyhetsched.store.reservations import ReservationStore
 
+#: How squeue shows the elements of an array that still wait.
+_WAITING = re.compile(r"^(\d+)_\[[0-9,%:-]*(?:\.\.\.)?\]$")
 _VALID = "write a job id as squeue shows it (12, 12_3, 12+1) or a decision id"
 
 
@@ -33,14 +37,19 @@ class Explainer:
 
         Raises `RequestError` for text that is no job id.
         """
+        text = _WAITING.sub(r"\1", text)
         if not text or len(text) > 64 or not all(c.isalnum() or c in "_+" for c in text):
             raise RequestError(f"{text!r} is no job id; {_VALID}")
         if not text[0].isdigit() or (len(text) == 16 and not text.isdigit()):
             return self._decision(text, me)
-        live = self._live(text)
-        if live is not None:
+        jobs = self._live(text)
+        if jobs:
+            live, others = jobs[0], jobs[1:]
             found = decode(live.admin_comment)
-            return self._reply(_state_of(live), live.job_id, found[0] if found else "", live.uid, me)
+            reply = self._reply(_state_of(live), live.job_id, found[0] if found else "", live.uid, me)
+            if reply is not None:
+                reply.others.extend(job.id_text for job in others if job.uid == live.uid)
+            return reply
         known = self._known(text)
         if known is None:
             return self._decision(text, me) if len(text) == 16 else None
@@ -49,13 +58,19 @@ class Explainer:
         )
         return self._reply(state, known.job_id, known.decision_id, known.uid, me)
 
-    def _live(self, text: str) -> AllocatedJob | None:
+    def _live(self, text: str) -> list[AllocatedJob]:
+        """Return the job that is meant, and after it, where ``text`` names an array or heterogeneous job, its others.
+
+        Elements that still wait are one job to Slurm, with the number of the array.
+        """
         try:
             jobs = self._gateway.jobs(text)
         except SlurmError:
-            return None
-        exact = [job for job in jobs if text in (job.id_text, str(job.job_id))]
-        return next(iter(exact or jobs), None)
+            return []
+        meant = [job for job in jobs if text in (job.id_text, str(job.job_id))]
+        if not text.isdigit():
+            return (meant or [job for job in jobs if job.id_text == text.partition("_")[0]])[:1]
+        return [*meant[:1], *(job for job in jobs if job not in meant[:1])]
 
     def _known(self, text: str) -> KnownJob | None:
         by_text = self._store.jobs_of_text(text)

@@ -43,7 +43,7 @@ class GpuMap:
                 uuid=gpu.uuid if gpu else "", mig_mode=_mode(gpu, index in mig),
                 shards=group.shards_per_gpu if index in mig else 0, minor=gpu.minor if gpu else index,
                 memory_mib=gpu.memory_mib if gpu else 0,
-                utilization_pct=gpu.utilization_pct if gpu else None, slices=[_slice(r, me) for r in reservations],
+                utilization_pct=gpu.utilization_pct if gpu else None, slices=[self._slice(r, me) for r in reservations],
             )  # fmt: skip
             message.slices.extend(map(_foreign, self._book.foreign(node.name, index)))
             self._add_holders(message, node.name, me)
@@ -59,22 +59,22 @@ class GpuMap:
             if holder.shards:
                 message.shards_used += holder.shards
             else:
-                message.holder = f"{holder.job_id} ({holder.user})" if me.may_see(holder.uid) else "in use"
+                message.holder = f"{holder.id_text} ({holder.user})" if me.may_see(holder.uid) else "in use"
                 message.shards_used = message.shards
+
+    def _slice(self, item: Reservation, me: Caller) -> pb.Slice:
+        mine = me.may_see(item.uid)
+        return pb.Slice(
+            profile=item.profile, start=item.start, size=item.size, uuid=item.mig_uuid, state=item.state.value,
+            job_id=item.job_id if mine else 0, user=user_name(item.uid) if mine else "", gi_id=item.gi_id or 0,
+            id_text=self._holdings.id_text(item.job_id) if mine else "",
+        )  # fmt: skip
 
 
 def _mode(gpu: GpuReport | None, offers_slices: bool) -> str:
     if gpu is not None:
         return gpu.mig_mode
     return "on" if offers_slices else "unknown"
-
-
-def _slice(item: Reservation, me: Caller) -> pb.Slice:
-    mine = me.may_see(item.uid)
-    return pb.Slice(
-        profile=item.profile, start=item.start, size=item.size, uuid=item.mig_uuid, state=item.state.value,
-        job_id=item.job_id if mine else 0, user=user_name(item.uid) if mine else "", gi_id=item.gi_id or 0,
-    )  # fmt: skip
 
 
 def _foreign(item: MigInstance) -> pb.Slice:

@@ -20,6 +20,7 @@ class Holder:
     uid: int
     user: str
     shards: int = 0
+    id_text: str = ""
 
 
 class Holdings:
@@ -64,7 +65,13 @@ class Holdings:
             for job in self._jobs.values():
                 held = job.on(node)
                 if gpu_index in held.gpus:
-                    found.append(Holder(job.job_id, job.uid, job.user))
+                    found.append(Holder(job.job_id, job.uid, job.user, id_text=job.id_text))
                 elif gpu_index in held.shards:
-                    found.append(Holder(job.job_id, job.uid, job.user, held.shards[gpu_index]))
+                    found.append(Holder(job.job_id, job.uid, job.user, held.shards[gpu_index], job.id_text))
         return found
+
+    def id_text(self, job_id: int) -> str:
+        """Return a job's id as squeue shows it, ``12_3`` for an element of an array."""
+        with self._lock:
+            job = self._jobs.get(job_id)
+        return job.id_text if job is not None else str(job_id)

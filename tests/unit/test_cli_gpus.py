@@ -26,6 +26,12 @@ def test_slices_of_one_kind_and_user_are_folded_with_jobs_in_the_order_of_the_le
     assert shown(*array) == ("abc.....", "a-c=1g.10gb alice 24,22,13")
 
 
+def test_jobs_are_named_as_squeue_shows_them() -> None:
+    array = [made("1g.10gb", start, 1, job_id, "alice") for start, job_id in enumerate((24, 13))]
+    array[0].id_text, array[1].id_text = "13_5", "13_6"
+    assert shown(*array) == ("ab......", "ab=1g.10gb alice 13_5,13_6")
+
+
 def test_two_slices_of_one_job_share_a_letter() -> None:
     assert shown(made("3g.40gb", 0, 4, 7, "bob"), made("3g.40gb", 4, 4, 7, "bob")) == ("aaaaaaaa", "a=3g.40gb bob 7")
 

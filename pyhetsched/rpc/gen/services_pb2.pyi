@@ -206,6 +206,7 @@ class ExplainReply(_message.Message):
     JOB_FIELD_NUMBER: _builtins.int
     DECISIONS_FIELD_NUMBER: _builtins.int
     RESERVATIONS_FIELD_NUMBER: _builtins.int
+    OTHERS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def job(self) -> Global___JobState: ...
     @_builtins.property
@@ -214,16 +215,21 @@ class ExplainReply(_message.Message):
 
     @_builtins.property
     def reservations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Reservation]: ...
+    @_builtins.property
+    def others(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """the other elements of the array, or parts of the heterogeneous job, asked for"""
+
     def __init__(
         self,
         *,
         job: Global___JobState | None = ...,
         decisions: _abc.Iterable[Global___Decision] | None = ...,
         reservations: _abc.Iterable[Global___Reservation] | None = ...,
+        others: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decisions", b"decisions", "job", b"job", "reservations", b"reservations"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decisions", b"decisions", "job", b"job", "others", b"others", "reservations", b"reservations"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -492,6 +498,7 @@ class Slice(_message.Message):
     USER_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     GI_ID_FIELD_NUMBER: _builtins.int
+    ID_TEXT_FIELD_NUMBER: _builtins.int
     profile: _builtins.str
     start: _builtins.int
     size: _builtins.int
@@ -502,6 +509,8 @@ class Slice(_message.Message):
     state: _builtins.str
     """a Reservation state, or foreign"""
     gi_id: _builtins.int
+    id_text: _builtins.str
+    """the job as squeue shows it"""
     def __init__(
         self,
         *,
@@ -513,10 +522,11 @@ class Slice(_message.Message):
         user: _builtins.str = ...,
         state: _builtins.str = ...,
         gi_id: _builtins.int = ...,
+        id_text: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gi_id", b"gi_id", "job_id", b"job_id", "profile", b"profile", "size", b"size", "start", b"start", "state", b"state", "user", b"user", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gi_id", b"gi_id", "id_text", b"id_text", "job_id", b"job_id", "profile", b"profile", "size", b"size", "start", b"start", "state", b"state", "user", b"user", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
