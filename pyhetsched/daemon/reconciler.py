@@ -29,8 +29,10 @@ class Reconciler:
         Only instances that the journal knows are ever named for destruction.
         """
         node = request.node
-        instances = {gpu.index: convert.gpu_report(gpu).instances for gpu in request.inventory.gpus}
-        ours = self._book.on_node(node)
+        # A GPU that could not be looked at is left out, and nothing is concluded about it.
+        known = [gpu for gpu in map(convert.gpu_report, request.inventory.gpus) if gpu.mig_mode != "unknown"]
+        instances = {gpu.index: gpu.instances for gpu in known}
+        ours = [r for r in self._book.on_node(node) if request.booted or r.gpu_index in instances]
         dead = ours if request.booted else [r for r in ours if not self._alive(r)]
         there = {(index, item.start, item.size) for index, found in instances.items() for item in found}
         plan = pb.ReconcilePlan()

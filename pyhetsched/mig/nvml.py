@@ -156,6 +156,7 @@ class NvmlDriver:
             return GpuReport(index, gpu.minor, "", None, "lost", 0, "unknown")
         name, memory_mib = self._identity(index)
         model = _catalogue_model(name, memory_mib)
+        mode = self.mig_mode(index)
         return GpuReport(
             index=index,
             minor=gpu.minor,
@@ -163,14 +164,20 @@ class NvmlDriver:
             model_key=model.key if model is not None else None,
             name=name,
             memory_mib=memory_mib,
-            mig_mode=self.mig_mode(index),
-            instances=self.instances(index),
+            mig_mode=mode,
+            instances=() if mode == "unknown" else self.instances(index),
             utilization_pct=self.utilization_pct(index),
         )
 
     def instances(self, index: int) -> tuple[MigInstance, ...]:
-        """Return the GPU instances of one GPU by start, those without a compute instance too."""
-        if self.mig_mode(index) not in ("on", "pending-off"):
+        """Return the GPU instances of one GPU by start, those without a compute instance too.
+
+        Raises `MigError` where the mode cannot be read: that is not to say that nothing is there.
+        """
+        mode = self.mig_mode(index)
+        if mode == "unknown":
+            raise MigError(f"GPU {index}: its MIG mode cannot be read, so nothing is known of its instances")
+        if mode not in ("on", "pending-off"):
             return ()
         gpu = self._gpu(index)
         compute = self._mig_devices(gpu)

@@ -307,3 +307,16 @@ def test_a_slice_job_whose_gpu_slurm_does_not_tell_yet_waits(world: World) -> No
     assert failed.value.code is grpc.StatusCode.UNAVAILABLE
     world.slurm.known[7] = told
     assert world.nodes["node0"].prepare(7).action == PLAN.CREATE
+
+
+def test_nothing_is_concluded_about_a_gpu_that_could_not_be_looked_at(world: World) -> None:
+    start(world)
+    node = world.nodes["node0"]
+    seen = node.inventory()
+    for gpu in seen.gpus:
+        gpu.mig_mode = "unknown"
+        del gpu.slices[:]
+    record = node.records.pop(7)
+    node.reconcile(inventory=seen)
+    assert states(world.daemon.book.open()) == ["running"]
+    node.records[7] = record

@@ -146,3 +146,17 @@ def test_a_job_whose_gpus_slurm_does_not_tell_is_seen_to(tmp_path: Path, monkeyp
     assert world.visible(7).startswith("STATE=ready")
     prolog.run(HookJob(8, 1001, "node0"), world.hook())
     assert world.visible(8) == ""
+
+
+def test_a_record_is_kept_while_its_gpu_cannot_be_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path, monkeypatch, "A100-80GB:1")
+    world.daemon.plan(7, ("1g.10gb", 0))
+    world.prolog(7)
+    for code in ("4", "15", "999"):
+        world.node.ctl("fault", "add", "--call", "nvmlDeviceGetMigMode", "--fail", code, "--count", "0")
+        assert not world.epilog(7)
+        world.node.ctl("fault", "clear")
+        assert world.paths.record(7).exists()
+        assert world.layout() == {("1g.10gb", 0)}
+    assert world.epilog(7)
+    assert world.layout() == set()
