@@ -474,14 +474,25 @@ def test_runs_that_ended_well_are_recorded_once(database: Database) -> None:
     assert RunStore(database).recent(9) == [Run(5, 600.0, "bob", "other", "h100", 2, 90.0, 700.0)]
 
 
-def test_would_changes_nothing_and_tells_all(database: Database) -> None:
+def test_would_changes_nothing_and_tells_as_many_as_are_asked_for(database: Database) -> None:
     queue = Queue([waiting(1), waiting(2)])
-    reply = round_of(worker_on(queue, database), "would", mode="off", name="fifo")
-    assert reply.summary is None or reply.summary.policy == "fifo"
-    assert [row.wish.job.job_id for row in worker_on(queue, database).answer(
-        RoundRequest("would", VIEW, ENFORCE, PolicyConfig(name="fifo"), limit=1)).rows] == [1]  # fmt: skip
+    worker = worker_on(queue, database)
+    request = RoundRequest("would", VIEW, ENFORCE, PolicyConfig(name="fifo"), limit=1)
+    reply = worker.answer(request)
+    assert reply.summary is not None
+    assert (reply.summary.policy, reply.summary.pending) == ("fifo", 2)
+    assert [row.wish.job.job_id for row in reply.rows] == [1]
     assert queue.updates == []
-    assert "no policy" in round_of(worker_on(queue, database), "would", name="nosuch").invalid
+    assert "no policy" in round_of(worker, "would", name="nosuch").invalid
+
+
+def test_what_was_asked_a_moment_ago_is_not_looked_at_again(database: Database) -> None:
+    worker, asked_for = worker_on(Queue([waiting(1)]), database), []
+    rounds, _ = rounds_with(lambda request: asked_for.append(request) or worker.answer(request))
+    assert rounds.would("", {}, 10) is rounds.would("", {}, 10)
+    rounds.would("fifo", {}, 10)
+    assert [request.policy.name for request in asked_for] == ["min-jct", "fifo"]
+    rounds.stop()
 
 
 def test_a_slurm_that_is_away_fails_the_round_and_no_more(database: Database) -> None:
