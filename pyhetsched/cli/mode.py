@@ -9,7 +9,7 @@ from pyhetsched.rpc.gen import services_pb2 as pb
 
 
 @click.command()
-@click.argument("mode", required=False, type=click.Choice(["off", "shadow", "enforce"]))
+@click.argument("mode", required=False, type=click.Choice(["off", "shadow", "enforce", "unset"]))
 @click.option("--partition", "-p", metavar="NAME", help="Only for this partition.")
 @click.option("--account", "-A", metavar="NAME", help="Only for this account.")
 @click.option("--user", "-u", metavar="NAME", help="Only for this user.")
@@ -19,6 +19,7 @@ def mode(mode: str | None, partition: str | None, account: str | None, user: str
     """Show the modes, or set one (operators only).
 
     off: requests pass untouched. shadow: decide and record, change nothing. enforce: rewrite and cut.
+    unset: take back what was set here, so that the configuration file holds again.
     The narrowest scope that says something wins: user, then account, then partition, then the cluster. What is
     set here outlives restarts and wins over the configuration file. An account counts where a request names it.
     """

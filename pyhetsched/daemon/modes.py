@@ -14,6 +14,7 @@ from pyhetsched.model import Mode
 from pyhetsched.store.reservations import ModeStore
 
 SCOPES = ("user", "account", "partition")
+UNSET = "unset"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +78,23 @@ class Modes:
         return {**found, **{scope: mode for scope, mode in self._set.items() if scope}}
 
     def set(self, mode: str, kind: str = "", name: str = "") -> None:
-        """Set the mode of the cluster or of one scope.
+        """Set the mode of the cluster or of one scope; ``unset`` takes back what was set, for the configuration's.
 
         Raises `RequestError` for an unknown mode or scope, `StoreError` when it cannot be kept.
         """
-        valid = [item.value for item in Mode]
+        valid = [*(item.value for item in Mode), UNSET]
         if mode not in valid:
             raise RequestError(f"unknown mode {mode!r}; write one of {', '.join(valid)}")
         if kind and (kind not in SCOPES or not name):
             raise RequestError(f"unknown scope {kind}={name}; write one of {', '.join(f'{s}=NAME' for s in SCOPES)}")
         scope = f"{kind}={name}" if kind else ""
         with self._lock:
-            self._store.save(scope, mode)
-            self._set = {**self._set, scope: mode}
+            if mode != UNSET:
+                self._store.save(scope, mode)
+                self._set = {**self._set, scope: mode}
+            elif scope in self._set:
+                self._store.forget(scope)
+                self._set = {key: value for key, value in self._set.items() if key != scope}
+            else:
+                where = f"{kind} {name}" if kind else "the whole cluster"
+                raise RequestError(f"no mode was set for {where}; what hetsched.toml says holds there")

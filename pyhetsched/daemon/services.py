@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pwd
 import queue
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ from pyhetsched.daemon.book import Book
 from pyhetsched.daemon.explain import Explainer
 from pyhetsched.daemon.gpu_map import GpuMap
 from pyhetsched.daemon.journal import Journal, user_name
-from pyhetsched.daemon.modes import Modes
+from pyhetsched.daemon.modes import UNSET, Modes
 from pyhetsched.daemon.pools import Pools
 from pyhetsched.daemon.submitter import Submitter
 from pyhetsched.daemon.watcher import Watcher
@@ -34,6 +35,7 @@ T = TypeVar("T")
 
 _DEFAULT_LIMIT = 100
 _MOST_DECISIONS = 10_000
+_MOST_JOBS = 1000
 _WATCH_WAIT_S = 1.0
 
 
@@ -93,6 +95,8 @@ class PlacementService(services_pb2_grpc.PlacementServicer):
     @guarded
     def ListDecisions(self, request: pb.ListDecisionsRequest, context: grpc.ServicerContext) -> pb.ListDecisionsReply:
         """Tell the newest decisions that match."""
+        if len(request.job_ids) > _MOST_JOBS or max(request.job_ids, default=0) >= 1 << 63:
+            raise RequestError(f"{len(request.job_ids)} job ids; write at most {_MOST_JOBS}, as squeue shows them")
         self._journal.recorder.flush(0.5)
         me = caller()
         found = self._store.recent(
@@ -190,10 +194,23 @@ class ControlService(services_pb2_grpc.ControlServicer):
         me = caller()
         if not me.privileged:
             context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{me.name} is no operator; ask one to set the mode")
+        if request.mode != UNSET:
+            self._check_scope(request.scope.kind, request.scope.name)
         self._modes.set(request.mode, request.scope.kind, request.scope.name)
         scope = f"{request.scope.kind} {request.scope.name}" if request.scope.kind else "the whole cluster"
-        self._journal.event("mode", request.mode, f"mode of {scope} set to {request.mode}", uid=me.uid)
+        self._journal.event("mode", request.mode, _mode_set(scope, request.mode), uid=me.uid)
         return self.Status(pb.StatusRequest(), context)
+
+    def _check_scope(self, kind: str, name: str) -> None:
+        """Refuse a partition or user that does not exist; which accounts there are only slurmdbd knows."""
+        partitions = [partition.name for partition in self._watcher.view.partitions]
+        if kind == "partition" and partitions and name not in partitions:
+            raise RequestError(f"there is no partition {name!r}; there are {', '.join(partitions)}")
+        if kind == "user":
+            try:
+                pwd.getpwnam(name)
+            except KeyError as error:
+                raise RequestError(f"there is no user {name!r} on this machine") from error
 
     def _warnings(self) -> Iterator[str]:
         if self._modes.disabled():
@@ -211,6 +228,10 @@ class ControlService(services_pb2_grpc.ControlServicer):
                 if group.model_key is None:
                     yield (f"node {node.name}: gres type {group.gres_type!r} means no known GPU model; write "
                            f'[gpus.{group.gres_type}] model = "..." in hetsched.toml')  # fmt: skip
+
+
+def _mode_set(scope: str, mode: str) -> str:
+    return f"mode of {scope} unset" if mode == UNSET else f"mode of {scope} set to {mode}"
 
 
 class _Listener:

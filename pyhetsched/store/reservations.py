@@ -136,6 +136,11 @@ class ModeStore:
             connection.execute(tables.modes.delete().where(tables.modes.c.scope == scope))
             connection.execute(tables.modes.insert(), {"scope": scope, "mode": mode})
 
+    def forget(self, scope: str) -> None:
+        """Drop the mode of ``scope``."""
+        with self._database.transaction() as connection:
+            connection.execute(tables.modes.delete().where(tables.modes.c.scope == scope))
+
     def all(self) -> dict[str, str]:
         """Return every scope that has a mode."""
         with self._database.transaction() as connection:

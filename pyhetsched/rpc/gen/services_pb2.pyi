@@ -1273,7 +1273,7 @@ class SetModeRequest(_message.Message):
     MODE_FIELD_NUMBER: _builtins.int
     SCOPE_FIELD_NUMBER: _builtins.int
     mode: _builtins.str
-    """off, shadow, enforce"""
+    """off, shadow, enforce; unset: as the configuration has it"""
     @_builtins.property
     def scope(self) -> Global___ModeScope:
         """absent: the whole cluster"""
