@@ -44,7 +44,17 @@ LONG_HELP = {"help_option_names": ["--help"]}
 
 def document(message: Message) -> dict[str, Any]:
     """Return ``message`` as JSON values, every field present, names as in the schema."""
-    return MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    return _numbers(
+        MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True), message
+    )
+
+
+def _numbers(value: dict[str, Any], message: Message) -> dict[str, Any]:
+    """64-bit numbers as numbers: protobuf's JSON makes strings of them."""
+    for field in message.DESCRIPTOR.fields:
+        if field.cpp_type in (field.CPPTYPE_INT64, field.CPPTYPE_UINT64) and isinstance(value.get(field.name), str):
+            value[field.name] = int(value[field.name])
+    return value
 
 
 def print_json(value: Mapping[str, Any]) -> None:
@@ -62,11 +72,22 @@ def print_table(rows: Sequence[Mapping[str, str]], fields: Sequence[str], defaul
     unknown = [name for name in chosen if name not in fields]
     if unknown:
         raise click.BadParameter(f"unknown column {unknown[0]!r}; there are {', '.join(fields)}", param_hint="-o")
+    rows = [{name: shown(row[name]) for name in chosen} for row in rows]
     widths = {name: max([len(name) * (not noheader), *(len(row[name]) for row in rows)], default=0) for name in chosen}
     if not noheader:
         click.echo(_line({name: name.upper() for name in chosen}, chosen, widths))
     for row in rows:
         click.echo(_line(row, chosen, widths))
+
+
+def shown(text: str) -> str:
+    """Return ``text`` with all that a terminal would act on written out: users choose names, an admin reads them.
+
+    Control characters and the marks that turn the direction of writing become ``\\x1b`` and the like.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def when(time_s: float) -> str:
