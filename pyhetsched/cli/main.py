@@ -18,7 +18,7 @@ _VERBS: Mapping[str, tuple[str, str, str]] = {
     "gpus": ("gpus", "gpus", "Show every GPU, its slices and who holds them."),
     "would-run": ("would_run", "would_run", "Tell what would be done with a request; nothing is submitted."),
     "status": ("status", "status", "Tell how the daemon is."),
-    "mode": ("mode", "mode", "Show or set the mode: off, shadow, enforce."),
+    "mode": ("mode", "mode", "Show, set or unset the mode: off, shadow, enforce."),
     "rounds": ("rounds", "rounds", "Show what rounds did, or what a policy would do now."),
     "mig": ("mig", "mig", "MIG layouts, weights and plans."),
     "simulate": ("simulate", "simulate", "Run a policy on a list of jobs."),
@@ -73,7 +73,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.Abort:
         return 130
     except UnreachableError as error:
-        return _fail(error, EXIT_UNREACHABLE)
+        from pyhetsched.rpc.client import DEFAULT_ADDRESS
+
+        here = f"at {DEFAULT_ADDRESS}: No such file" in str(error)
+        hint = "; where it runs on another machine, set HETSCHED_ADDRESS=HOST:PORT" if here else ""
+        return _fail(UnreachableError(f"{error}{hint}"), EXIT_UNREACHABLE)
     except (RequestError, DataError) as error:
         return _fail(error, EXIT_USAGE if isinstance(error, DataError) else EXIT_FAILED)
     except HetschedError as error:

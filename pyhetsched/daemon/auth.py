@@ -58,7 +58,7 @@ def uid_of(name: str) -> int:
     try:
         return pwd.getpwnam(name).pw_uid
     except KeyError as error:
-        raise ConfigError(f"there is no user {name!r} here; write an existing one in hetsched.toml") from error
+        raise ConfigError(f"there is no user {name!r} on this machine") from error
 
 
 class Authenticator(grpc.ServerInterceptor):

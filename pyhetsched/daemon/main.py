@@ -52,16 +52,26 @@ def main(path: Path | None, check_config: bool) -> None:
 
 
 def check(config: Config) -> None:
-    """Raise `ConfigError` for what only this machine can tell: users and GPU models that do not exist."""
-    for name in (config.slurm.user, *config.access.operators):
-        uid_of(name)
-    for gres_type, entry in config.gpus.items():
-        if entry.model not in catalogue():
-            raise ConfigError(f"gpus.{gres_type}.model: unknown {entry.model!r}; known: {', '.join(catalogue())}")
+    """Raise `ConfigError` for what only this machine can tell: all users and GPU models that do not exist."""
+    wrong: list[str] = []
+    names = [("slurm.user", config.slurm.user), *(("access.operators", name) for name in config.access.operators)]
+    for key, name in names:
+        try:
+            uid_of(name)
+        except ConfigError as error:
+            wrong.append(f"{key}: {error}")
+    wrong += [
+        f"gpus.{gres_type}.model: unknown {entry.model!r}; known: {', '.join(catalogue())}"
+        for gres_type, entry in config.gpus.items()
+        if entry.model not in catalogue()
+    ]
+    if wrong:
+        raise ConfigError("\n".join(wrong))
 
 
 def _run(config: Config, path: Path) -> None:
     # Imported here, for `--check-config` must work where there is no Slurm.
+    from pyhetsched.daemon.alone import stay_alone
     from pyhetsched.daemon.daemon import Daemon
     from pyhetsched.daemon.notify import Notifier
     from pyhetsched.rpc.munge import Munge
@@ -73,6 +83,7 @@ def _run(config: Config, path: Path) -> None:
     signal.signal(signal.SIGHUP, lambda *_: hup.set())
     # With the usual 5 ms, a submit could wait for that long behind each thread that serves a prolog.
     sys.setswitchinterval(_SWITCH_S)
+    stay_alone(config.daemon.hook_socket)
     gateway = SlurmGateway(config.slurm.conf, config.slurm.command_timeout_s)
     daemon = Daemon(config, gateway, Munge(), RealClock())
     notifier = Notifier()

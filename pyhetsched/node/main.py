@@ -1,4 +1,4 @@
-"""``hetsched-node``: what slurmd's hooks, the boot and operators run on a compute node."""
+"""What slurmd's hooks, the boot and operators run on a compute node: ``hetsched-node``."""
 
 from __future__ import annotations
 
@@ -40,13 +40,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(options.run(options))
     except HetschedError as error:
-        log.error("%s", error)
+        if log.handlers:  # else logging itself would print it, too
+            log.error("%s", error)
         sys.stderr.write(f"hetsched-node: {error}\n")
         return 1
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="hetsched-node", description=__doc__)
+    about = "What slurmd's hooks, the boot and operators run on a compute node."
+    parser = argparse.ArgumentParser(prog="hetsched-node", description=about)
     parser.add_argument(
         "--config", type=Path, help="configuration file (default: /etc/hetsched/hetsched.toml)"
     )

@@ -90,10 +90,16 @@ class DaemonClient:
         code, text = error.code(), error.details() or ""
         status = self._grpc.StatusCode
         if code in (status.UNAVAILABLE, status.DEADLINE_EXCEEDED):
-            return UnreachableError(f"hetschedd does not answer at {self.address}: {text or code.name.lower()}")
+            reason = _reason(text) or code.name.lower()
+            return UnreachableError(f"hetschedd does not answer at {self.address}: {reason}")
         if code is status.UNAUTHENTICATED:
             return UntrustedError(text)
         return RpcError(text or code.name.lower())
+
+
+def _reason(text: str) -> str:
+    """Return the system's words in what gRPC says of a failed connection."""
+    return text.rpartition(": ")[2] if text.startswith("failed to connect to all addresses") else text
 
 
 class NodeClient:

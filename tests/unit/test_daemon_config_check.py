@@ -1,0 +1,22 @@
+"""What ``hetschedd --check-config`` says of a configuration that only this machine can judge."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyhetsched.config import parse
+from pyhetsched.daemon.main import check
+from pyhetsched.errors import ConfigError
+
+
+def test_all_that_is_wrong_is_said_with_its_key() -> None:
+    config = parse(
+        '[slurm]\nuser = "root"\n[access]\noperators = ["root", "no-such-1", "no-such-2"]\n'
+        '[gpus.x9]\nmodel = "X9-1GB"\n'
+    )
+    with pytest.raises(ConfigError) as raised:
+        check(config)
+    first, second, third = str(raised.value).splitlines()
+    assert first == "access.operators: there is no user 'no-such-1' on this machine"
+    assert second == "access.operators: there is no user 'no-such-2' on this machine"
+    assert third.startswith("gpus.x9.model: unknown 'X9-1GB'; known: ")
