@@ -99,5 +99,10 @@ def test_host_lists_fold_and_expand_and_never_resolve_groups() -> None:
     assert fold(["gpu2", "gpu1", "gpu3"]) == "gpu[1-3]"
     assert expand("gpu[1-2],x") == ("gpu1", "gpu2", "x")
     assert expand("@all") == ("@all",)
+    assert len(expand("n[0-255]c[0-255]")) == 65536
+    for endless in ("n[1-999999999]", "n[1-9999]x[1-9999]", "n[1-10-99999999]", "n[-99999999]", "n[99999999999]",
+                    "a,n[1-70000/2]", "n[1-3]!n[1-999999]"):  # fmt: skip
+        with pytest.raises(RequestError, match="65536|not a host list"):
+            expand(endless)
     with pytest.raises(RequestError, match="not a host list"):
         expand("gpu[1-")
