@@ -12,6 +12,7 @@ from pyhetsched.model import ClusterView, SubmitOutcome, SubmitRequest
 from pyhetsched.submit import SubmitPolicy, decide
 
 _MOST = 2000
+_LONGEST_COMMENT = 2000
 
 #: What no rule may look at: it tells whose request it is, not what is asked.
 SET_ASIDE = frozenset({"uid", "user_name", "job_name", "submit_host"})
@@ -36,6 +37,7 @@ class DecisionMemory:
         if outcome is None:
             outcome = decide(request, view, policy)
             # What a failing rule was passed over for may be something that is over soon.
-            if not outcome.broken_rules:
+            # A comment has no bound, and what is remembered must have one.
+            if not outcome.broken_rules and len(request.comment) <= _LONGEST_COMMENT:
                 outcomes[key] = outcome
         return outcome

@@ -40,7 +40,7 @@ def encode(decision_id: str, ask: JobAsk, owners_exclusions: str = "") -> str:
         value["f"] = 1
     if owners_exclusions:
         value["x"] = owners_exclusions
-    return PREFIX + json.dumps(value, separators=(",", ":"))
+    return PREFIX + json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
 def decode(text: str) -> tuple[str, JobAsk] | None:

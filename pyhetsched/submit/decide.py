@@ -7,6 +7,7 @@ import logging
 from pyhetsched.errors import RequestError
 from pyhetsched.model import ClusterView, JobAsk, SubmitOutcome, SubmitRequest, Verdict
 from pyhetsched.submit.draft import Draft, Scope
+from pyhetsched.submit.limits import beyond_limits
 from pyhetsched.submit.policy import SubmitPolicy
 from pyhetsched.submit.registry import rules
 
@@ -21,6 +22,12 @@ def decide(request: SubmitRequest, view: ClusterView, policy: SubmitPolicy | Non
     A rule that fails with anything but :class:`RequestError` is passed over and named in ``broken_rules``: the
     job is then treated as if that rule did not exist.
     """
+    beyond = beyond_limits(request)
+    if beyond:
+        return SubmitOutcome(
+            Verdict.REFUSED, JobAsk("plain"), asked="too long to be read", became="refused",
+            message=f"hetsched: {beyond}",
+        )  # fmt: skip
     broken: list[str] = []
     try:
         draft = Draft.start(request, view, policy or SubmitPolicy())
