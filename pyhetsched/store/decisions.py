@@ -15,6 +15,9 @@ from pyhetsched.store.database import Database
 
 _LONGEST = {c.name: c.type.length for c in tables.decisions.columns if isinstance(c.type, sa.String) and c.type.length}
 
+_LONGEST |= {c.name: 4000 for c in tables.decisions.columns if isinstance(c.type, sa.Text)}
+_LONGEST_DETAIL = 20_000
+
 _CANDIDATE = tuple(field.name for field in fields(Candidate))
 
 
@@ -111,7 +114,9 @@ def _row(decision: Decision) -> dict[str, Any]:
     for name, length in _LONGEST.items():
         row[name] = row[name][:length]
     row["candidates"] = [{name: getattr(item, name) for name in _CANDIDATE} for item in decision.candidates]
-    row["detail"] = json.loads(json.dumps(dict(decision.detail), default=str))
+    detail = json.dumps(dict(decision.detail), default=str)
+    # Users have a hand in how long a record is: none may fill the disk with a few requests.
+    row["detail"] = json.loads(detail) if len(detail) <= _LONGEST_DETAIL else {"left_out": f"{len(detail)} bytes"}
     return row
 
 

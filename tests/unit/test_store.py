@@ -56,6 +56,14 @@ def test_an_overlong_name_is_cut_rather_than_refused(database: Database) -> None
     assert store.recent(1)[0].user == "u" * 64
 
 
+def test_no_record_is_longer_than_a_bound(database: Database) -> None:
+    store = DecisionStore(database)
+    store.add([decision(asked="gpu:x" * 20_000, message="m" * 60_000, detail={"array": "1," * 30_000})])
+    kept = store.recent(1)[0]
+    assert (len(kept.asked), len(kept.message)) == (4000, 4000)
+    assert kept.detail == {"left_out": "60013 bytes"}
+
+
 def test_jobs_are_found_by_number_and_by_text(database: Database) -> None:
     store = DecisionStore(database)
     job = KnownJob(12, "d1", 1001, "alice", "11_1", "train", 11, 3.0)
