@@ -38,7 +38,7 @@ class Explainer:
         Raises `RequestError` for text that is no job id.
         """
         text = _WAITING.sub(r"\1", text)
-        if not text or len(text) > 64 or not all(c.isalnum() or c in "_+" for c in text):
+        if not text or len(text) > 64 or not text.isascii() or not all(c.isalnum() or c in "_+" for c in text):
             raise RequestError(f"{text!r} is no job id; {_VALID}")
         if not text[0].isdigit() or (len(text) == 16 and not text.isdigit()):
             return self._decision(text, me)
@@ -76,7 +76,8 @@ class Explainer:
         by_text = self._store.jobs_of_text(text)
         if by_text:
             return by_text[0]
-        return self._store.job(int(text)) if text.isdigit() else None
+        # Slurm's job ids have 32 bits; a database has no place for much larger numbers.
+        return self._store.job(int(text)) if text.isdigit() and len(text) <= 10 else None
 
     def _decision(self, decision_id: str, me: Caller) -> pb.ExplainReply | None:
         decisions = [d for d in self._store.of_job(-1, decision_id) if me.may_see(d.uid)]

@@ -29,6 +29,7 @@ MAX_FRAME = 65536
 _READ_S = 5.0
 _SLOW_S = 0.03
 _ACCEPTORS = 8
+_PAUSE_S = 0.05
 _ACTIONS = {
     Action.PROCEED: pb.AllocateReply.PROCEED,
     Action.GAVE_BACK: pb.AllocateReply.GAVE_BACK,
@@ -133,11 +134,17 @@ class HookServer:
         while not self._stopping:
             try:
                 connection, _ = self._socket.accept()
-            except OSError:
+            except OSError as error:
+                # Out of descriptors or memory is over some time, and then submits must be answered again.
                 if not self._stopping:
-                    log.exception("hook socket: accept failed")
-                return
-            self._serve(connection)
+                    log.error("hook socket: accept failed: %s", error)
+                    time.sleep(_PAUSE_S)
+                continue
+            try:
+                self._serve(connection)
+            except Exception:  # noqa: BLE001 - such as "can't start new thread": the next hook must be heard
+                log.exception("hook socket: a hook could not be served")
+                connection.close()
 
     def _serve(self, connection: socket.socket) -> None:
         request = self._read(connection)

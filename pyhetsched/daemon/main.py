@@ -71,6 +71,7 @@ def check(config: Config) -> None:
 
 def _run(config: Config, path: Path) -> None:
     # Imported here, for `--check-config` must work where there is no Slurm.
+    from pyhetsched.daemon.alone import stay_alone
     from pyhetsched.daemon.daemon import Daemon
     from pyhetsched.daemon.notify import Notifier
     from pyhetsched.rpc.munge import Munge
@@ -82,6 +83,7 @@ def _run(config: Config, path: Path) -> None:
     signal.signal(signal.SIGHUP, lambda *_: hup.set())
     # With the usual 5 ms, a submit could wait for that long behind each thread that serves a prolog.
     sys.setswitchinterval(_SWITCH_S)
+    stay_alone(config.daemon.hook_socket)
     gateway = SlurmGateway(config.slurm.conf, config.slurm.command_timeout_s)
     daemon = Daemon(config, gateway, Munge(), RealClock())
     notifier = Notifier()

@@ -1,0 +1,64 @@
+"""What the world does to the daemon's own process: descriptors run out, a second daemon starts."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyhetsched.daemon.alone import stay_alone
+from pyhetsched.daemon.hook_server import HookServer
+from pyhetsched.errors import ConfigError
+from pyhetsched.rpc.gen import hook_pb2 as pb
+
+
+class _Hooks:
+    def answer(self, request: pb.HookRequest) -> pb.HookReply:
+        return pb.HookReply(version=1, ping=pb.PingReply(daemon_version="0"))
+
+
+class _Failing:
+    """A listening socket whose next accepts fail."""
+
+    def __init__(self, real: socket.socket, failures: int) -> None:
+        self._real = real
+        self.left = failures
+
+    def accept(self) -> Any:
+        if self.left > 0:
+            self.left -= 1
+            raise OSError(24, "Too many open files")
+        return self._real.accept()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+def test_hooks_are_answered_again_once_descriptors_are_free(tmp_path: Path) -> None:
+    hooks: Any = _Hooks()
+    server = HookServer(f"{tmp_path}/hook.sock", hooks, {os.geteuid()})
+    failing: Any = _Failing(server._socket, 40)
+    server._socket = failing
+    threading.Thread(target=server.run, daemon=True).start()
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(30)
+        client.connect(f"{tmp_path}/hook.sock")
+        body = pb.HookRequest(version=1, ping=pb.PingRequest()).SerializeToString()
+        client.sendall(len(body).to_bytes(4, "big") + body)
+        assert client.recv(4)
+    assert failing.left == 0
+    server.stop()
+
+
+def test_a_second_daemon_does_not_take_the_socket_of_the_first(tmp_path: Path) -> None:
+    lock = stay_alone(f"{tmp_path}/hook.sock")
+    with pytest.raises(ConfigError, match="another hetschedd serves"):
+        stay_alone(f"{tmp_path}/hook.sock")
+    os.close(lock)  # as the end of its process does
+    os.close(stay_alone(f"{tmp_path}/hook.sock"))
+    with pytest.raises(ConfigError, match="cannot be opened"):
+        stay_alone(f"{tmp_path}/nowhere/hook.sock")
