@@ -38,6 +38,11 @@ def test_a_unit_runs_only_what_make_install_installs(unit: Path) -> None:
     assert {command.split()[0].lstrip("-") for command in commands} <= COMMANDS
 
 
+def test_the_daemon_is_tried_for_ever() -> None:
+    unit = SYSTEMD / "hetschedd.service"
+    assert (values(unit, "Restart"), values(unit, "StartLimitIntervalSec")) == (["always"], ["0"])
+
+
 def test_the_order_is_daemon_before_slurmctld_and_nodes_before_slurmd() -> None:
     assert values(SYSTEMD / "hetschedd.service", "Before") == ["slurmctld.service"]
     assert values(SYSTEMD / "hetsched-node.service", "Before") == ["slurmd.service"]
