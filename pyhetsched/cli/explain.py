@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import click
 
-from pyhetsched.cli.output import connect, daemon_options, document, print_json, styled, when
+from pyhetsched.cli.output import connect, daemon_options, document, print_json, shown, styled, when
 from pyhetsched.rpc.gen import services_pb2 as pb
 
 _MOST_OTHERS = 8
@@ -39,7 +39,7 @@ def lines(reply: pb.ExplainReply, verbose: bool = False) -> Iterator[str]:
     if job.job_id:
         where = f" on {job.nodes}" if job.nodes else ""
         reason = f" ({job.reason})" if job.state == "PENDING" and job.reason not in ("", "None") else ""
-        yield f"Job {job.id_text or job.job_id} {job.name!r} of {job.user}: {job.state}{reason}{where}"
+        yield shown(f"Job {job.id_text or job.job_id} {job.name!r} of {job.user}: {job.state}{reason}{where}")
     if reply.others:
         more = f" and {len(reply.others) - _MOST_OTHERS} more" if len(reply.others) > _MOST_OTHERS else ""
         yield f"  of the same submit: {', '.join(reply.others[:_MOST_OTHERS])}{more}"
@@ -52,7 +52,7 @@ def lines(reply: pb.ExplainReply, verbose: bool = False) -> Iterator[str]:
     for item in reply.reservations:
         uuid = f"  {item.mig_uuid}" if item.mig_uuid else ""
         place = f"{item.node} GPU {item.gpu_index} at {item.start}"
-        yield f"    {item.profile:<12} {place:<20} {item.state}{uuid}{f'  ({item.note})' if item.note else ''}"
+        yield shown(f"    {item.profile:<12} {place:<20} {item.state}{uuid}{f'  ({item.note})' if item.note else ''}")
 
 
 def _decision(decision: pb.Decision, verbose: bool) -> Iterator[str]:
@@ -61,15 +61,15 @@ def _decision(decision: pb.Decision, verbose: bool) -> Iterator[str]:
     where = f" on {decision.node}" if decision.node else ""
     yield f"  {when(decision.time_s)}  {decision.kind:<9} {outcome}{shadow}{where}"
     if decision.asked:
-        yield f"    asked   {decision.asked}"
+        yield shown(f"    asked   {decision.asked}")
     if decision.became:
-        yield f"    became  {decision.became}"
+        yield shown(f"    became  {decision.became}")
     if decision.message:
-        yield f"    said    {decision.message}"
+        yield shown(f"    said    {decision.message}")
     chosen = [c for c in decision.candidates if c.chosen]
     others = [c for c in decision.candidates if not c.chosen and (verbose or c.admissible)]
     for candidate in chosen:
-        yield f"    chosen  {candidate.name}{f': {candidate.reason}' if candidate.reason else ''}"
+        yield shown(f"    chosen  {candidate.name}{f': {candidate.reason}' if candidate.reason else ''}")
     for candidate in others:
         word = "also" if candidate.admissible else "not"
-        yield f"    {word:<7} {candidate.name}{f': {candidate.reason}' if candidate.reason else ''}"
+        yield shown(f"    {word:<7} {candidate.name}{f': {candidate.reason}' if candidate.reason else ''}")
