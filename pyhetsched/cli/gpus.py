@@ -33,12 +33,13 @@ _DEFAULT = ("nodelist", "gpu", "type", "mig", "state", "shards", "map", "holders
 def gpus(nodes: str, unfolded: bool, columns: str | None, noheader: bool, as_json: bool, address: str | None) -> None:
     """Show every GPU, its slices and who holds them.
 
-    MAP shows the memory slices of a GPU in MIG mode in order: a letter for each job's slices, '.' for free,
-    '#' for an instance that hetsched did not make. HOLDERS tells what the letters mean: slice, user and job;
-    slices of one kind and user are folded, with their jobs in the order of the letters. GPUs that are alike
-    and free, or whole GPUs of one job on a node, are folded into one line. Only operators see whose jobs the
-    slices of other users are. MIG shows 'on>off' where a node of the pool is to change its mode. UTIL (with -o) is as
-    of the node's last report; NVML does not tell it for GPUs in MIG mode, and unknown is not idle.
+    SHARDS are those in use of those there are. MAP shows the memory slices of a GPU in MIG mode in order: a
+    letter for each job's slices, '.' for free, '#' for an instance that hetsched did not make. HOLDERS tells
+    what the letters mean: slice, user and job; slices of one kind and user are folded, with their jobs in the
+    order of the letters. GPUs that are alike and free, or whole GPUs of one job on a node, are folded into
+    one line. Only operators see whose jobs the slices of other users are. MIG shows 'on>off' where a node of
+    the pool is to change its mode. UTIL (with -o) is as of the node's last report; NVML does not tell it for
+    GPUs in MIG mode, and unknown is not idle.
     """
     with connect(address) as client:
         reply = client.call("Mig/Map", pb.MapRequest(nodes=nodes), pb.MapReply)
