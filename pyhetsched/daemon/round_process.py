@@ -25,7 +25,8 @@ from pyhetsched.errors import ConfigError, HetschedError, SlurmError, StoreError
 from pyhetsched.model import Candidate, ClusterView, Decision, Mode
 from pyhetsched.policies.registry import SolverCache
 from pyhetsched.slurm.admin_comment import decode
-from pyhetsched.slurm.gateway import Gateway, SlurmGateway
+from pyhetsched.slurm.direct import DirectSlurm
+from pyhetsched.slurm.gateway import Gateway
 from pyhetsched.slurm.gpu_jobs import COMPLETED, PENDING, RUNNING, GpuJob
 from pyhetsched.store.database import Database
 from pyhetsched.store.runs import RoundStore, Run, RunStore
@@ -265,5 +266,5 @@ def round_process(connection: Connection, config: Config) -> None:
 
 
 def _worker(config: Config) -> RoundWorker:
-    gateway = SlurmGateway(config.slurm.conf, config.slurm.command_timeout_s, workers=0)
+    gateway = DirectSlurm(config.slurm.conf, config.slurm.command_timeout_s)
     return RoundWorker(gateway, Database(config.store_url), RealClock())

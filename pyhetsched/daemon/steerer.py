@@ -25,7 +25,7 @@ from pyhetsched.errors import HetschedError
 from pyhetsched.mig.profiles import GpuModel, weights_of
 from pyhetsched.mig.steering import Gpu, NodeGpus, PickRule, gpu_of, hole_at_pick
 from pyhetsched.model import JobAsk, SubmitOutcome, SubmitRequest
-from pyhetsched.slurm.gateway import SlurmGateway
+from pyhetsched.slurm.direct import DirectSlurm
 from pyhetsched.slurm.snapshot import gpu_types
 
 log = logging.getLogger(__name__)
@@ -243,7 +243,7 @@ def planning_process(connection: Connection, config: Config) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     os.nice(5)
     set_up(config.daemon.log_level)
-    gateway, planner = SlurmGateway(config.slurm.conf, config.slurm.command_timeout_s, workers=0), Planner()
+    gateway, planner = DirectSlurm(config.slurm.conf, config.slurm.command_timeout_s), Planner()
     while True:
         try:
             state = connection.recv()
@@ -252,7 +252,7 @@ def planning_process(connection: Connection, config: Config) -> None:
         connection.send(_plan(gateway, planner, state))
 
 
-def _plan(gateway: SlurmGateway, planner: Planner, state: SteeringState) -> Steering | str:
+def _plan(gateway: DirectSlurm, planner: Planner, state: SteeringState) -> Steering | str:
     try:
         steering = planner.plan(gateway.pending(), state)
     except HetschedError as error:

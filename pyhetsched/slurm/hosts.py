@@ -22,7 +22,7 @@ def expand(hostlist: str) -> tuple[str, ...]:
 
     Raises `RequestError` when it cannot be read, or names more than 65536: ``n[1-999999999]`` takes all memory.
     """
-    if len(hostlist) > _LONGEST or _most_names(hostlist) > MOST_NAMES:
+    if len(hostlist) > _LONGEST or most_names(hostlist) > MOST_NAMES:
         raise RequestError(f"{hostlist[:60]!r} names more than {MOST_NAMES} hosts; write fewer")
     try:
         return tuple(NodeSet(hostlist, resolver=RESOLVER_NOGROUP)) if hostlist else ()
@@ -35,8 +35,11 @@ def fold(names: Iterable[str]) -> str:
     return str(NodeSet.fromlist(list(names), resolver=RESOLVER_NOGROUP))
 
 
-def _most_names(hostlist: str) -> int:
-    """Return how many names the ranges of ``hostlist`` can make at most: several in one name multiply."""
+def most_names(hostlist: str) -> int:
+    """Return how many names the ranges of ``hostlist`` can make at most: several in one name multiply.
+
+    Raises `RequestError` for ranges that cannot be read.
+    """
     most = 0
     for part in re.split(r"[,&!^](?![^\[]*\])", hostlist):
         size = 1

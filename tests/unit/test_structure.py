@@ -23,7 +23,7 @@ LEVELS: list[set[str]] = [
 
 # Who may import what: pyslurm ends the process where there is no slurm.conf, pynvml wants a driver.
 DOORS = {
-    "pyslurm": {"slurm/gateway.py"},
+    "pyslurm": {"slurm/direct.py"},
     "pynvml": {"mig/nvml.py"},
     "sqlalchemy": {"store"},
     "alembic": {"store"},
