@@ -22,7 +22,7 @@ def decide(request: SubmitRequest, view: ClusterView, policy: SubmitPolicy | Non
     A rule that fails with anything but :class:`RequestError` is passed over and named in ``broken_rules``: the
     job is then treated as if that rule did not exist.
     """
-    beyond = beyond_limits(request)
+    beyond = beyond_limits(request, view)
     if beyond:
         return SubmitOutcome(
             Verdict.REFUSED, JobAsk("plain"), asked="too long to be read", became="refused",

@@ -7,9 +7,12 @@ the plugin cannot use, and cost all others the time that it takes to make it.
 
 from __future__ import annotations
 
-from pyhetsched.model import SubmitRequest
+from pyhetsched.errors import RequestError
+from pyhetsched.model import ClusterView, SubmitRequest
+from pyhetsched.slurm.hosts import most_names
 
 LONGEST_BYTES = 1900
+_FEW_NAMES = 1000
 
 _OPTIONS = {
     "tres_per_node": "--gres",
@@ -26,7 +29,7 @@ _OPTIONS = {
 }
 
 
-def beyond_limits(request: SubmitRequest) -> str:
+def beyond_limits(request: SubmitRequest, view: ClusterView) -> str:
     """Return the sentence that refuses ``request``, "" where it can be worked with."""
     for field, option in _OPTIONS.items():
         text: str = getattr(request, field)
@@ -36,4 +39,14 @@ def beyond_limits(request: SubmitRequest) -> str:
             return f"{option} has {length} bytes; write at most {LONGEST_BYTES}{shorter}"
         if any(ord(c) < 32 or ord(c) == 127 for c in text):
             return f"{option} holds a control character such as a line break; write it without"
+        if field.endswith("_nodes") and _names(text) > max(_FEW_NAMES, len(view.nodes)):
+            # To read so many takes longer than slurmctld waits.
+            return f"{option} names {_names(text)} nodes, more than there are; write those that exist"
     return ""
+
+
+def _names(hostlist: str) -> int:
+    try:
+        return most_names(hostlist)
+    except RequestError:
+        return 0  # Slurm will say so

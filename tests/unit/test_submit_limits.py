@@ -38,6 +38,13 @@ def test_the_sentence_names_the_option_and_the_bound() -> None:
     assert "--constraint holds a control character" in outcome.message
 
 
+def test_more_hosts_than_there_are_are_not_expanded_while_slurmctld_waits() -> None:
+    for field in ("excluded_nodes", "required_nodes"):
+        outcome = decide(SubmitRequest(tres_per_node="gres/gpu:1", **{field: "n[1-65000]"}), VIEW)  # type: ignore[arg-type]
+        assert outcome.verdict is Verdict.REFUSED
+        assert "names 65000 nodes, more than there are" in outcome.message
+
+
 def test_an_admin_comment_keeps_names_as_they_are() -> None:
     outcome = decide(SubmitRequest(tres_per_node="gres/gpu:1g.10gb:1"), VIEW)
     text = encode("d", outcome.ask, "kn\u00f6del")
