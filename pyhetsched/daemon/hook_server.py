@@ -30,6 +30,7 @@ _READ_S = 5.0
 _SLOW_S = 0.03
 _ACCEPTORS = 8
 _PAUSE_S = 0.05
+_COMPLAIN_S = 10.0
 _ACTIONS = {
     Action.PROCEED: pb.AllocateReply.PROCEED,
     Action.GAVE_BACK: pb.AllocateReply.GAVE_BACK,
@@ -105,6 +106,7 @@ class HookServer:
         self._hooks = hooks
         self._allowed = frozenset(allowed)
         self._stopping = False
+        self._complained_s = float("-inf")
         Path(path).unlink(missing_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         # Bound under a mask, so that at no instant anybody else can connect.
@@ -137,7 +139,7 @@ class HookServer:
             except OSError as error:
                 # Out of descriptors or memory is over some time, and then submits must be answered again.
                 if not self._stopping:
-                    log.error("hook socket: accept failed: %s", error)
+                    self._complain(error)
                     time.sleep(_PAUSE_S)
                 continue
             try:
@@ -145,6 +147,13 @@ class HookServer:
             except Exception:  # noqa: BLE001 - such as "can't start new thread": the next hook must be heard
                 log.exception("hook socket: a hook could not be served")
                 connection.close()
+
+    def _complain(self, error: OSError) -> None:
+        """Log, but not so often that it fills the disk."""
+        now_s = time.monotonic()
+        if now_s - self._complained_s > _COMPLAIN_S:
+            self._complained_s = now_s
+            log.error("hook socket: accept failed: %s", error)
 
     def _serve(self, connection: socket.socket) -> None:
         request = self._read(connection)
