@@ -15,6 +15,11 @@ from campaign import Campaign, Plan  # noqa: E402
 from site_control import Site  # noqa: E402
 
 SEED = 20261130
+# The daemons that the campaign starts outlive the objects through which it started them.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 
 @pytest.fixture
