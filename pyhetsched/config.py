@@ -18,7 +18,8 @@ from pyhetsched.errors import ConfigError
 DEFAULT_PATH = "/etc/hetsched/hetsched.toml"
 
 ModeName = Literal["off", "shadow", "enforce"]
-Seconds = Annotated[float, Field(gt=0)]
+# A year at most: no wait of the interpreter may be endless (TOML knows "inf"), nor none at all.
+Seconds = Annotated[float, Field(ge=0.001, le=31_622_400)]
 
 
 class _Section(BaseModel):
@@ -106,7 +107,7 @@ class AllocationConfig(_Section):
     exclude_s: Seconds = 60.0
     backoff_first_s: Seconds = 1.0
     backoff_max_s: Seconds = 60.0
-    interactive_wait_s: float = Field(default=15.0, ge=0)
+    interactive_wait_s: float = Field(default=15.0, ge=0, le=31_622_400)
     prolog_wait_s: Seconds = 180.0
 
 
@@ -138,9 +139,9 @@ class PoolConfig(_Section):
     max_nodes: int | None = Field(default=None, ge=0)
     spare_nodes: int = Field(default=0, ge=0)
     hourly_changes: int = Field(default=4, ge=0)
-    grow_after_s: float = Field(default=120.0, ge=0)
-    shrink_after_s: float = Field(default=1800.0, ge=0)
-    recent_s: float = Field(default=900.0, ge=0)
+    grow_after_s: float = Field(default=120.0, ge=0, le=31_622_400)
+    shrink_after_s: float = Field(default=1800.0, ge=0, le=31_622_400)
+    recent_s: float = Field(default=900.0, ge=0, le=31_622_400)
     period_s: Seconds = 10.0
     order_s: Seconds = 300.0
     allow_reset: bool = False

@@ -14,6 +14,7 @@ from pathlib import Path
 from pyhetsched.errors import ConfigError
 
 DEFAULT_PATH = Path("/etc/hetsched/hetsched.toml")
+_YEAR_S = 31_622_400  # as pyhetsched.config has it: "inf" is no time to wait
 ISOLATIONS = ("auto", "none", "owner", "cgroup")
 
 
@@ -61,7 +62,7 @@ def _checked(section: Mapping[str, object], source: str) -> NodeSettings:
 
 def _value(key: str, value: object, source: str) -> object:
     if key == "deadline_s":
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or value <= 0:
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0.001 <= value <= _YEAR_S:
             raise ConfigError(f"{source}: node.{key}: write a number of seconds above 0 instead of {value!r}")
         return float(value)
     if key == "destroy_foreign":

@@ -9,6 +9,7 @@ import pytest
 
 from pyhetsched.config import Config, load, parse
 from pyhetsched.errors import ConfigError
+from pyhetsched.node import settings
 
 SAMPLE = Path(__file__).parents[2] / "systemd" / "hetsched.toml"
 
@@ -70,3 +71,16 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "latin.toml").write_bytes(b"# \xe9\n")
     with pytest.raises(ConfigError, match="not UTF-8"):
         load(tmp_path / "latin.toml")
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", "-inf", "1e300", "0", "1e-9"])
+@pytest.mark.parametrize(
+    "key", ["slurm.snapshot_s", "steering.most_s", "pool.period_s", "policy.round_s", "node.deadline_s"]
+)
+def test_no_time_is_endless_or_nothing(key: str, value: str) -> None:
+    section, _, name = key.partition(".")
+    with pytest.raises(ConfigError, match=name):
+        parse(f"[{section}]\n{name} = {value}\n")
+    if section == "node":
+        with pytest.raises(ConfigError, match=name):
+            settings.parse(f"[node]\n{name} = {value}\n", "x")
