@@ -50,7 +50,7 @@ def test_the_sample_names_every_key() -> None:
         ("[daemon]\nmetrics_listen = 'x'", "write HOST:PORT"),
         ("[mode]\ndefault = 'on'", "mode.default: .*'off', 'shadow' or 'enforce'"),
         ("[mode]\npercent = 101", "mode.percent: .*less than or equal to 100"),
-        ("[allocation]\nexclude_s = 0", "allocation.exclude_s: .*greater than 0"),
+        ("[allocation]\nexclude_s = 0", "allocation.exclude_s: .*greater than or equal to 0.001"),
         ("[gpus.a100]\nmodle = 'A100-80GB'", "gpus.a100.modle: unknown key; valid here: model"),
     ],
 )
