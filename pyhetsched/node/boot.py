@@ -106,11 +106,12 @@ def _look_at_modes(hook: Hook, driver: NvmlDriver, booted: bool) -> list[str]:
     modes = {index: driver.mig_mode(index) for index in driver.indexes}
     notes = []
     if booted or not hook.paths.booted.exists():
-        wanted = inventory.remembered_mig_gpus(hook.paths) & set(modes)
+        wanted = inventory.remembered_mig_gpus(hook.paths)
         inventory.write_mig_gpus(hook.paths, modes, wanted)
         notes = _restore_modes(driver, modes, wanted)
         inventory.write_mig_gpus(hook.paths, modes, wanted)
-        write_atomically(hook.paths.booted, "", 0o644, durable=False)
+        if all(modes.get(index) in ("on", "pending-off") for index in wanted):
+            write_atomically(hook.paths.booted, "", 0o644, durable=False)
     else:
         inventory.write_mig_gpus(hook.paths, modes)
     return notes
@@ -119,7 +120,7 @@ def _look_at_modes(hook: Hook, driver: NvmlDriver, booted: bool) -> list[str]:
 def _restore_modes(driver: NvmlDriver, modes: dict[int, str], wanted: Iterable[int]) -> list[str]:
     notes = []
     for index in sorted(wanted):
-        if modes[index] != "off":
+        if modes.get(index) != "off":
             continue
         try:
             if driver.resetless(index):

@@ -160,3 +160,18 @@ def test_a_record_is_kept_while_its_gpu_cannot_be_looked_at(tmp_path: Path, monk
         assert world.layout() == {("1g.10gb", 0)}
     assert world.epilog(7)
     assert world.layout() == set()
+
+
+@pytest.mark.parametrize("call", ["nvmlDeviceSetMigMode", "nvmlDeviceGetMigMode"])
+def test_a_mode_that_could_not_be_restored_at_once_is_restored_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    world = World(tmp_path, monkeypatch, "H100-80GB-SXM:2")
+    boot.run("node0", world.hook(), booted=True)
+    world.paths.booted.unlink()
+    world.node.ctl("fault", "add", "--call", call, "--fail", "15")
+    reboot(world)
+    assert modes(world).count(0) == 1
+    assert inventory.read_mig_gpus(world.paths) == {0, 1}
+    boot.run("node0", world.hook(), booted=False)
+    assert modes(world) == [1, 1]
