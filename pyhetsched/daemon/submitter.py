@@ -21,6 +21,8 @@ from pyhetsched.submit import SubmitPolicy, decide_modify
 
 log = logging.getLogger(__name__)
 
+_MOST_ARRAY = 200
+
 
 class Submitter:
     """Decides on requests and records the decisions; never waits for Slurm or the database."""
@@ -109,7 +111,7 @@ class Submitter:
             log.error("rules of submit failed and were passed over: %s", ", ".join(outcome.broken_rules))
             detail["broken_rules"] = list(outcome.broken_rules)
         if request.array_inx:
-            detail["array"] = request.array_inx
+            detail["array"] = request.array_inx[:_MOST_ARRAY]
         return Decision(
             id=new_id(), time_s=self._clock.now_s(), kind="submit", job_id=0, uid=request.uid, user=user,
             mode=mode.value, asked=outcome.asked, became=outcome.became, outcome=outcome.verdict.value,

@@ -66,7 +66,7 @@ def _outcome(draft: Draft, broken: tuple[str, ...]) -> SubmitOutcome:
     return SubmitOutcome(
         verdict=draft.verdict,
         ask=JobAsk("plain") if refused else draft.ask,
-        asked=asked_text(draft),
+        asked=asked_text(draft)[:MOST_MESSAGE],
         became="refused" if refused else draft.became or "unchanged",
         message=_message(draft),
         changes=draft.changes,

@@ -45,6 +45,12 @@ def test_more_hosts_than_there_are_are_not_expanded_while_slurmctld_waits() -> N
         assert "names 65000 nodes, more than there are" in outcome.message
 
 
+def test_what_is_recorded_of_a_long_comment_is_short() -> None:
+    outcome = decide(SubmitRequest(tres_per_node="gres/gpu:1", comment="hetsched:types=" + "a100," * 10_000), VIEW)
+    assert len(outcome.asked) <= 1000
+    assert len(outcome.message) <= 1000
+
+
 def test_an_admin_comment_keeps_names_as_they_are() -> None:
     outcome = decide(SubmitRequest(tres_per_node="gres/gpu:1g.10gb:1"), VIEW)
     text = encode("d", outcome.ask, "kn\u00f6del")
