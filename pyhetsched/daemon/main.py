@@ -6,6 +6,7 @@ import logging
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -14,8 +15,9 @@ from pyhetsched import __version__
 from pyhetsched.clock import RealClock
 from pyhetsched.config import Config, config_path, load
 from pyhetsched.daemon.auth import uid_of
-from pyhetsched.errors import ConfigError, HetschedError
+from pyhetsched.errors import ConfigError, HetschedError, RequestError
 from pyhetsched.mig.profiles import catalogue
+from pyhetsched.slurm.hosts import expand
 
 log = logging.getLogger("hetschedd")
 
@@ -52,7 +54,10 @@ def main(path: Path | None, check_config: bool) -> None:
 
 
 def check(config: Config) -> None:
-    """Raise `ConfigError` for what only this machine can tell: all users and GPU models that do not exist."""
+    """Raise `ConfigError` for what a look at single values cannot tell.
+
+    Users, GPU models and policies that do not exist, options that a policy has not, host lists that are none.
+    """
     wrong: list[str] = []
     names = [("slurm.user", config.slurm.user), *(("access.operators", name) for name in config.access.operators)]
     for key, name in names:
@@ -65,8 +70,29 @@ def check(config: Config) -> None:
         for gres_type, entry in config.gpus.items()
         if entry.model not in catalogue()
     ]
+    wrong += [*_wrong_hosts(config), *_wrong_policy(config)]
     if wrong:
         raise ConfigError("\n".join(wrong))
+
+
+def _wrong_hosts(config: Config) -> Iterator[str]:
+    try:
+        expand(config.pool.nodes)
+    except RequestError as error:
+        yield f"pool.nodes: {error}"
+
+
+def _wrong_policy(config: Config) -> Iterator[str]:
+    if config.policy.mode == "off":
+        return
+    # Late: policies bring solvers, which a daemon without rounds need not load.
+    from pyhetsched.policies.registry import resolve
+
+    try:
+        info, preset = resolve(config.policy.name)
+        info.options({**preset, **config.policy.options})
+    except ConfigError as error:
+        yield f"policy: {error}"
 
 
 def _run(config: Config, path: Path) -> None:
