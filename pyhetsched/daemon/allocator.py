@@ -21,6 +21,7 @@ from pyhetsched.mig.needs import GpuNeed, NodeNeeds, node_needs
 from pyhetsched.model import JobAsk, Reservation, ReservationState
 from pyhetsched.slurm.admin_comment import decode
 from pyhetsched.slurm.allocation import AllocatedJob
+from pyhetsched.slurm.features import FeatureError, parse_features, satisfies
 from pyhetsched.slurm.gateway import Gateway
 from pyhetsched.slurm.hosts import expand
 from pyhetsched.store.decisions import DecisionStore, KnownJob
@@ -255,14 +256,19 @@ class Allocator:
                 self._journal.job("allocate", job, "refused", f"{need.mismatch}; it sees no GPU", node=node)
 
     def _nodes_for(self, job: AllocatedJob) -> set[str]:
-        """The nodes that could serve the job: usable, in its partition, with a model it may have in MIG mode."""
+        """The nodes that could serve the job: usable, in its partition, as it constrains, with a model in MIG mode."""
         ask = self.ask_of(job.job_id)
+        try:
+            constraint = parse_features(job.features)
+        except FeatureError:
+            return set()
+        known = {feature for node in self._watcher.view.nodes for feature in node.features}
         partitions = set(job.partition.split(","))
         keys = set(ask.model_keys) if ask else set()
         return {
             node.name
             for node in self._watcher.view.nodes
-            if node.usable and partitions & node.partitions
+            if node.usable and partitions & node.partitions and satisfies(constraint, node.features, known)
             and any(not keys or model.key in keys for model in self._watcher.mig_gpus(node.name).values())
         }  # fmt: skip
 

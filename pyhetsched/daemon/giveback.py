@@ -106,7 +106,9 @@ class GiveBack:
         known = self._known.get(job.job_id)
         owners = owners_exclusions(job.admin_comment)
         ours = {node, *expand(known.ours if known else "")}
-        if not set(elsewhere) - ours - set(expand(owners)):
+        left = set(elsewhere) - ours - set(expand(owners))
+        # Slurm holds a job (BadConstraints) that is kept from a node which it requires, or has too few nodes left.
+        if ours.intersection(expand(job.required_nodes)) or len(left) < max(1, len(expand(job.node_list))):
             ours = set()
         until_s = self._clock.now_s() + self.config.exclude_s
         return Exclusion(job.job_id, owners, fold(ours), until_s, (known.times if known else 0) + 1)
