@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from pyhetsched.clock import Clock
-from pyhetsched.errors import MigError, NotNowError, NvmlCallError
+from pyhetsched.errors import DataError, MigError, NotNowError, NvmlCallError
 from pyhetsched.instances import MigInstance, Reservation, ReservationState
 from pyhetsched.mig.nvml import NvmlDriver
 from pyhetsched.mig.nvml_codes import IN_USE
@@ -250,7 +250,6 @@ class SliceEngine:
 
         What cannot be destroyed stays journalled as *destroying*; whoever calls next tries again.
         """
-        record = self._destroying(record)
         deadline_s = self._clock.monotonic_s() + wait_s
         pause_s = _FIRST_PAUSE_S
         while True:
@@ -260,8 +259,16 @@ class SliceEngine:
                 break
             self._clock.sleep_s(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        self._keep(record)
         return unmade
+
+    def _superseded(self, record: JobRecord) -> bool:
+        """Whether the journal holds another run of the job by now: its slices can look just like the record's."""
+        try:
+            now = self._journal.load(record.job_id)
+        except DataError:
+            return False
+        mine = {reservation.id for reservation in record.reservations}
+        return now is not None and {reservation.id for reservation in now.reservations} != mine
 
     def _destroying(self, record: JobRecord) -> JobRecord:
         moved = record.map(self._moved(DESTROYING))
@@ -272,7 +279,12 @@ class SliceEngine:
     def _destroy(self, record: JobRecord) -> Unmade:
         try:
             with gpu_locks(self._paths, record.gpu_indexes, self._clock, LOCK_WAIT_S):
-                return self._destroy_locked(record)
+                if self._superseded(record):
+                    gone = record.map(self._moved(DESTROYING)).map(self._gone("a later run of the job is here"))
+                    return Unmade(gone, {})
+                unmade = self._destroy_locked(self._destroying(record))
+                self._keep(unmade.record)
+                return unmade
         except NotNowError as error:
             return Unmade(record, {r.id: str(error) for r in record.reservations if r.state.holds_space})
 

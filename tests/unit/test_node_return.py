@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from node_world import World
 
+from pyhetsched.mig.nvml import NvmlDriver
 from pyhetsched.node import boot, inventory, prolog
 from pyhetsched.node.hook import HookJob
 from pyhetsched.rpc.gen import services_pb2 as pb
@@ -175,3 +176,24 @@ def test_a_mode_that_could_not_be_restored_at_once_is_restored_later(
     assert inventory.read_mig_gpus(world.paths) == {0, 1}
     boot.run("node0", world.hook(), booted=False)
     assert modes(world) == [1, 1]
+
+
+def test_whoever_holds_an_old_record_of_a_job_leaves_its_later_run_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch, "A100-80GB:1")
+    world.daemon.plan(7, ("1g.10gb", 0))
+    world.prolog(7)
+    old = world.journal.load(7)
+    assert old is not None
+    assert world.epilog(7)
+    world.daemon.plan(7, ("1g.10gb", 0)).slices[0].reservation_id = "7.later"
+    world.prolog(7)
+    with NvmlDriver() as driver:
+        assert world.hook().engine(driver).unmake(old, 0.0).done
+    assert world.layout() == {("1g.10gb", 0)}
+    now = world.journal.load(7)
+    assert now is not None
+    assert [item.id for item in now.reservations] == ["7.later"]
+    assert world.epilog(7)
+    assert world.layout() == set()
