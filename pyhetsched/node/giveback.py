@@ -37,7 +37,8 @@ def run_command(command: Sequence[str]) -> tuple[int, str]:
             env=environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             timeout=_STEP_S,
         )
     except (OSError, subprocess.TimeoutExpired) as error:

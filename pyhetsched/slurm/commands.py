@@ -61,7 +61,9 @@ def run(*words: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
     """Run one command to its end; raises `SlurmError` when it cannot be run or takes too long."""
     try:
         return subprocess.run(
-            words, capture_output=True, text=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL
+            words, capture_output=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL,
+            # Slurm passes on the bytes of a job's name as its owner wrote them.
+            encoding="utf-8", errors="replace",
         )
     except subprocess.TimeoutExpired as error:
         raise SlurmError(" ".join(words[:3]), f"no answer within {timeout_s:g} s") from error

@@ -62,7 +62,7 @@ def gpu_job(job: Any) -> GpuJob | None:
         return None
     return GpuJob(
         job_id=int(job.id), state=state, user=str(job.user_name or ""), uid=int(job.user_id or 0),
-        name=str(job.name or ""), account=str(job.account or ""), partitions=tuple((job.partition or "").split(",")),
+        name=owners_text(job, "name"), account=str(job.account or ""), partitions=tuple((job.partition or "").split(",")),
         reason=str(job.state_reason or ""), admin_comment=job.admin_comment or "", features=_joined(job.constraints),
         prefer=_joined(job.preferred_features), gpus=gpus, shards=shards, by_type=by_type,
         gres_type=by_type[0][0] if len(by_type) == 1 else "",
@@ -73,6 +73,14 @@ def gpu_job(job: Any) -> GpuJob | None:
         run_s=float(job.run_time or 0), restarts=int(job.requeue_count or 0), array=bool(job.array_tasks_waiting),
         het=bool(job.heterogeneous_id),
     )  # fmt: skip
+
+
+def owners_text(job: Any, field: str) -> str:
+    """Return a text that the job's owner chose, "" where its bytes are no text, for pyslurm raises then."""
+    try:
+        return str(getattr(job, field) or "")
+    except UnicodeDecodeError:
+        return ""
 
 
 def counts(gres: Mapping[str, int]) -> tuple[int, int, tuple[tuple[str, int], ...]]:
