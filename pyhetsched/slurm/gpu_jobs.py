@@ -62,7 +62,8 @@ def gpu_job(job: Any) -> GpuJob | None:
         return None
     return GpuJob(
         job_id=int(job.id), state=state, user=str(job.user_name or ""), uid=int(job.user_id or 0),
-        name=owners_text(job, "name"), account=str(job.account or ""), partitions=tuple((job.partition or "").split(",")),
+        name=owners_text(job, "name"), account=str(job.account or ""),
+        partitions=tuple((job.partition or "").split(",")),
         reason=str(job.state_reason or ""), admin_comment=job.admin_comment or "", features=_joined(job.constraints),
         prefer=_joined(job.preferred_features), gpus=gpus, shards=shards, by_type=by_type,
         gres_type=by_type[0][0] if len(by_type) == 1 else "",
