@@ -12,7 +12,7 @@ from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetParseError
 
 from pyhetsched.errors import RequestError
 
-MOST_NAMES = 65536  # what Slurm itself takes (MAX_RANGE of its hostlist.c)
+MOST_NAMES = 65536
 _LONGEST = 1 << 20
 _RANGE = re.compile(r"(?P<low>\d{1,9})(-(?P<high>\d{1,9}))?(/\d{1,9})?")
 
