@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import Daemons, Slurm, run_as, wait_until
 from main_path import explained
+from pool_site import configured
 
-CONFIG = Path("/etc/hetsched/hetsched.toml")
 TABLE = Path("/etc/hetsched/throughputs.csv")
 RATES = {"likes-h100": (2, 1, 8, 1), "likes-v100": (1, 1, 1, 4)}
 TYPES = ("a100", "a30", "h100", "v100")
@@ -25,25 +24,9 @@ def _site_table() -> None:
     TABLE.write_text("\n".join(["job_type,scale_factor,worker_type,steps_per_s", *rows]) + "\n", encoding="utf-8")
 
 
-@contextlib.contextmanager
-def policy(daemons: Daemons, text: str) -> Iterator[None]:
+def policy(daemons: Daemons, text: str) -> contextlib.AbstractContextManager[None]:
     """A [policy] section while the block runs; afterwards the file is as it was."""
-    before = CONFIG.read_text(encoding="utf-8")
-    _reload(daemons, f'{before}\n[policy]\nround_s = 1\nthroughputs = "{TABLE}"\n{text}\n')
-    try:
-        yield
-    finally:
-        _reload(daemons, before)
-
-
-def _reload(daemons: Daemons, text: str) -> None:
-    def reloads() -> int:
-        return daemons.log("hetschedd").count("configuration read again")
-
-    CONFIG.write_text(text, encoding="utf-8")
-    earlier = reloads()
-    daemons.reload("hetschedd")
-    wait_until(lambda: reloads() > earlier, 20, "the configuration read again")
+    return configured(daemons, f'[policy]\nround_s = 1\nthroughputs = "{TABLE}"\n{text}')
 
 
 def block(slurm: Slurm, *nodes: str) -> int:

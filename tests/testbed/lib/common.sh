@@ -39,7 +39,8 @@ debian_mirror() {
         apt-get update >"$CACHE/host-tools.log" 2>&1 || true
         uri=$(known_mirror)
     fi
-    printf '%s\n' "${uri:-http://deb.debian.org/debian}"
+    [ -n "$uri" ] || die "apt knows no mirror of Debian here: give it one in /etc/apt/sources.list.d, then build again"
+    printf '%s\n' "$uri"
 }
 
 known_mirror() {

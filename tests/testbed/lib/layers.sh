@@ -64,7 +64,9 @@ build_layer() {
     pip_local_paths >"$work/pip-paths"
     ca_bundle >"$work/ca-bundle"
     dependencies >"$work/requirements"
-    env WORK="$work" LOWER="$lower" SUITE=$SUITE MIRROR="$(debian_mirror)" TESTBED_DIR="$TESTBED_DIR" \
+    local mirror
+    mirror=$(debian_mirror)
+    env WORK="$work" LOWER="$lower" SUITE=$SUITE MIRROR="$mirror" TESTBED_DIR="$TESTBED_DIR" \
         setpriv --pdeathsig KILL -- unshare --mount --pid --ipc --fork --kill-child=KILL \
         bash "$TESTBED_DIR/lib/make_$kind.sh" 3>&2 >"$CACHE/build-$kind.log" 2>&1 8>&- || {
         say "the $kind layer failed; the end of $CACHE/build-$kind.log:"
