@@ -7,6 +7,7 @@ import random
 import re
 import time
 
+import pytest
 from conftest import Slurm, SubmitRefused, run_as, wait_until
 from main_path import MIG_NODES, wait_clean
 
@@ -14,6 +15,7 @@ SIZES = ("1g.10gb", "1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.8
 JOBS = 200
 
 
+@pytest.mark.timeout(1200)
 def test_200_slice_jobs(quiet_cluster: Slurm) -> None:
     sizes = random.Random(20261130)
     jobs = {}
@@ -21,7 +23,7 @@ def test_200_slice_jobs(quiet_cluster: Slurm) -> None:
         size = sizes.choice(SIZES)
         user = ("alice", "bob")[number % 2]
         jobs[submit(quiet_cluster, user, size, sizes.uniform(0.2, 2))] = (user, size)
-    wait_until(lambda: not run_as("root", "squeue", "-h").out, 400, "all jobs ended")
+    wait_until(lambda: not run_as("root", "squeue", "-h").out, 900, "all jobs ended")
     rows = run_as("root", "sacct", "-n", "-X", "-P", "-o", "JobID,State").out.split()
     states = dict(row.split("|") for row in rows)
     assert {job: states[str(job)] for job in jobs if states[str(job)] != "COMPLETED"} == {}
