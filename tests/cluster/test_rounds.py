@@ -160,7 +160,7 @@ def test_owners_words_and_opt_outs_are_left_alone(quiet_cluster: Slurm, daemons:
 
 def test_a_policy_without_time_falls_back_and_says_so(quiet_cluster: Slurm, daemons: Daemons) -> None:
     block(quiet_cluster)
-    with policy(daemons, 'mode = "enforce"\nname = "max-min"\nbudget_s = 1e-6'):
+    with policy(daemons, 'mode = "enforce"\nname = "max-min"\nbudget_s = 0.001'):
         job, other = train(quiet_cluster, "likes-h100"), train(quiet_cluster)
         record = wait_round(job, "ordered")
         assert not record["policy"].startswith("max-min")
