@@ -24,8 +24,8 @@ def pool(daemons: Daemons, text: str) -> contextlib.AbstractContextManager[None]
 def configured(daemons: Daemons, text: str) -> Iterator[None]:
     """Further sections of hetsched.toml while the block runs."""
     before = CONFIG.read_text(encoding="utf-8")
-    _reload(daemons, f"{before}\n{text}\n")
     try:
+        _reload(daemons, f"{before}\n{text}\n")
         yield
     finally:
         _reload(daemons, before)
