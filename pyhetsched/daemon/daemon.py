@@ -48,6 +48,7 @@ from pyhetsched.store.reservations import ExclusionStore, ModeStore, NodeReportS
 log = logging.getLogger(__name__)
 
 _STOP_S = 5.0
+_FIRST_LOOK_S = 2.0
 
 
 class Daemon:
@@ -109,6 +110,8 @@ class Daemon:
 
     def start(self) -> None:
         """Bind and serve; raises `ConfigError` for an address that cannot be bound."""
+        threading.Thread(target=self._watcher.run, name="watcher", daemon=True).start()
+        self._watcher.wait_first(_FIRST_LOOK_S)
         self._submitter.warm_up()
         socket = self.config.daemon.socket
         Path(socket).unlink(missing_ok=True)
@@ -122,7 +125,7 @@ class Daemon:
         self._recorder.start()
         self._tracker.start()
         for name, run in (
-            ("watcher", self._watcher.run), ("housekeeping", self._housekeeping.run), ("steerer", self._steerer.run),
+            ("housekeeping", self._housekeeping.run), ("steerer", self._steerer.run),
             ("pool", self._pools.run), ("rounds", self._rounds.run),
         ):  # fmt: skip
             threading.Thread(target=run, name=name, daemon=True).start()

@@ -161,7 +161,8 @@ class Steerer:
                     self._drop_planner()
                     self._wait(_RESTART_S)
                 except Exception:  # noqa: BLE001 - jobs are served without steering, if less well
-                    log.exception("steering failed")
+                    if not self._stopping:  # then the connection has been closed under our hands
+                        log.exception("steering failed")
                     self._wait(_RESTART_S)
             self._wait(self.config.steering.least_s)
 

@@ -19,6 +19,9 @@ from pyhetsched.store.reservations import NodeReport, NodeReportStore
 
 log = logging.getLogger(__name__)
 
+# How long a Slurm that does not answer is left alone.
+_AGAIN_S = 1.0
+
 
 class Watcher:
     """Keeps the newest `ClusterView`; nothing here is ever asked of Slurm while a submit waits.
@@ -37,6 +40,7 @@ class Watcher:
         self._as_of_s = 0.0
         self._view = ClusterView(mig_feature=config.slurm.mig_feature, whole_feature=config.slurm.whole_feature)
         self._wake = threading.Event()
+        self._seen = threading.Event()
         self._stopping = False
         self._lock = threading.Lock()
         self._asking = threading.Lock()
@@ -106,6 +110,10 @@ class Watcher:
             self._as_of_s = self._clock.now_s()
             self._rebuild()
 
+    def wait_first(self, at_most_s: float) -> None:
+        """Wait for the first picture, but not for long: slurmctld may be starting, and nothing of it waits for us."""
+        self._seen.wait(at_most_s)
+
     def run(self) -> None:
         """Refresh until `stop`; a Slurm that does not answer is waited for."""
         while not self._stopping:
@@ -114,6 +122,7 @@ class Watcher:
                 if self.failing:
                     log.info("slurmctld answers")
                 self.failing = ""
+                self._seen.set()
             except HetschedError as error:
                 if self.failing != str(error):
                     log.warning("slurmctld does not answer, keeping the last picture: %s", error)
@@ -121,7 +130,8 @@ class Watcher:
             except Exception:  # noqa: BLE001 - a bug met in one picture must not stop the next from being taken
                 log.exception("the picture of the cluster could not be made")
                 self.failing = "the picture of the cluster could not be made; see the log"
-            self._wake.wait(self.config.slurm.snapshot_s)
+            period_s = self.config.slurm.snapshot_s
+            self._wake.wait(min(period_s, _AGAIN_S) if self.failing else period_s)
             self._wake.clear()
 
     def poke(self) -> None:
