@@ -110,6 +110,8 @@ def test_nothing_survives_a_run_that_is_stopped(number: signal.Signals, whole_gr
     marker_s = 700_000_000 + os.getpid()
     run = start_sleeping_run(marker_s)
     assert processes(f"sleep {marker_s}")
+    assert run.stdout is not None
+    run.stdout.close()  # nobody reads any more, as after Ctrl-C of `make test | head`
     (os.killpg if whole_group else os.kill)(run.pid, number)
     assert finish(run) == status
     eventually(lambda: not processes(f"sleep {marker_s}"), "the command is gone")

@@ -72,6 +72,8 @@ start_namespaces() {
         unshare --mount --pid --net --uts --ipc --fork --kill-child=KILL \
         bash "$TESTBED_DIR/lib/enter.sh" "${COMMAND[@]}" <&0 5>&- 6>&- 7>&- &
     child=$!
+    # Whoever read our output may be gone already: the shell's word about a killed child must not end it.
+    trap '' PIPE
     trap : INT
     trap 'stopped=143; kill -KILL "$child" 2>/dev/null' TERM
     trap 'stopped=129; kill -KILL "$child" 2>/dev/null' HUP
