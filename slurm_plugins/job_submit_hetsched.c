@@ -47,6 +47,7 @@ EXPORTED const char plugin_type[] = "job_submit/hetsched";
 EXPORTED const uint32_t plugin_version = SLURM_VERSION_NUMBER;
 
 static struct hook_settings settings;
+static struct wire_line line = WIRE_LINE_INIT;
 static atomic_int misses_in_a_row;
 static _Atomic int64_t silent_until_ms;
 
@@ -108,7 +109,7 @@ static HookReply *ask(const HookRequest *request)
 
 	if (wire_now_ms() < atomic_load(&silent_until_ms))
 		return NULL;
-	enum wire_result result = wire_ask(settings.socket, settings.daemon_uid, settings.deadline_ms, request,
+	enum wire_result result = wire_ask(&line, settings.socket, settings.daemon_uid, settings.deadline_ms, request,
 					   &reply);
 	if (result == WIRE_TOO_LONG)
 		slurm_info("hetsched: a job description is too long to be asked about");
@@ -350,10 +351,10 @@ EXPORTED int job_modify(job_desc_msg_t *job, void *record, uint32_t submit_uid);
 EXPORTED int init(void)
 {
 	char problem[100];
-	int line = settings_read(HETSCHED_PLUGIN_CONF, &settings, problem, sizeof(problem));
+	int wrong_line = settings_read(HETSCHED_PLUGIN_CONF, &settings, problem, sizeof(problem));
 
-	if (line)
-		slurm_error("hetsched: %s line %d: %s; its default stays", HETSCHED_PLUGIN_CONF, line, problem);
+	if (wrong_line)
+		slurm_error("hetsched: %s line %d: %s; its default stays", HETSCHED_PLUGIN_CONF, wrong_line, problem);
 	atomic_store(&misses_in_a_row, 0);
 	atomic_store(&silent_until_ms, 0);
 	slurm_info("hetsched: asking %s, deadline %d ms", settings.socket, settings.deadline_ms);
@@ -362,6 +363,7 @@ EXPORTED int init(void)
 
 EXPORTED int fini(void)
 {
+	wire_hang_up(&line);
 	return SLURM_SUCCESS;
 }
 

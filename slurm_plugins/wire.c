@@ -9,6 +9,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -172,26 +173,71 @@ static enum wire_result receive_reply(int fd, Hetsched__V1__HookReply **reply, i
 	return result;
 }
 
-enum wire_result wire_ask(const char *socket_path, uid_t daemon_uid, int deadline_ms,
-			  const Hetsched__V1__HookRequest *request, Hetsched__V1__HookReply **reply)
+static enum wire_result call_up(const char *socket_path, uid_t daemon_uid, int64_t end_ms, int *fd)
 {
-	int64_t end_ms = wire_now_ms() + deadline_ms;
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 
-	*reply = NULL;
 	if (strlen(socket_path) >= sizeof(address.sun_path))
 		return WIRE_ABSENT;
 	memcpy(address.sun_path, socket_path, strlen(socket_path));
-	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (fd < 0)
+	*fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (*fd < 0)
 		return WIRE_ABSENT;
-	enum wire_result result = connect_by(fd, &address, end_ms);
-	if (!result)
-		result = check_peer(fd, daemon_uid);
-	if (!result)
-		result = send_request(fd, request, end_ms);
-	if (!result)
-		result = receive_reply(fd, reply, end_ms);
+	enum wire_result result = connect_by(*fd, &address, end_ms);
+	return result ? result : check_peer(*fd, daemon_uid);
+}
+
+static enum wire_result exchange(int fd, const Hetsched__V1__HookRequest *request, Hetsched__V1__HookReply **reply,
+				 int64_t end_ms)
+{
+	enum wire_result result = send_request(fd, request, end_ms);
+	return result ? result : receive_reply(fd, reply, end_ms);
+}
+
+/* The connection that was kept; -1 if there is none, its other end has gone, or said what nobody asked for. */
+static int take_kept(struct wire_line *line)
+{
+	int fd = line ? atomic_exchange(&line->kept, -1) : -1;
+	struct pollfd watched = {.fd = fd, .events = POLLIN};
+
+	if (fd < 0 || !poll(&watched, 1, 0))
+		return fd;
 	close(fd);
+	return -1;
+}
+
+static void keep(struct wire_line *line, int fd)
+{
+	int other = line ? atomic_exchange(&line->kept, fd) : fd;
+	if (other >= 0)
+		close(other);
+}
+
+void wire_hang_up(struct wire_line *line)
+{
+	keep(line, -1);
+}
+
+enum wire_result wire_ask(struct wire_line *line, const char *socket_path, uid_t daemon_uid, int deadline_ms,
+			  const Hetsched__V1__HookRequest *request, Hetsched__V1__HookReply **reply)
+{
+	int64_t end_ms = wire_now_ms() + deadline_ms;
+	int fd = take_kept(line);
+	enum wire_result result = WIRE_CUT;
+
+	*reply = NULL;
+	if (fd >= 0)
+		result = exchange(fd, request, reply, end_ms);
+	if (result == WIRE_CUT) { /* nothing was kept, or the daemon has been started anew since */
+		if (fd >= 0)
+			close(fd);
+		result = call_up(socket_path, daemon_uid, end_ms, &fd);
+		if (!result)
+			result = exchange(fd, request, reply, end_ms);
+	}
+	if (!result)
+		keep(line, fd);
+	else if (fd >= 0)
+		close(fd); /* a late answer must never be read as the next one */
 	return result;
 }

@@ -1,8 +1,8 @@
 /*
  * wire.h - one question to hetschedd and its answer, within a deadline
  *
- * Messages and framing: proto/hetsched/v1/hook.proto. Nothing here blocks past the deadline, takes a lock or
- * keeps state; it may be called from any thread.
+ * Messages and framing: proto/hetsched/v1/hook.proto. Nothing here blocks past the deadline or takes a lock;
+ * it may be called from any thread.
  *
  * SPDX-License-Identifier: GPL-2.0-or-later
  */
@@ -36,11 +36,25 @@ const char *wire_result_text(enum wire_result result);
 int64_t wire_now_ms(void);
 
 /*
+ * A connection kept from one question to the next, for connecting costs as much as the rest. Threads that ask at
+ * the same time have connections of their own, of which the last is kept.
+ */
+struct wire_line {
+	_Atomic int kept; /* -1: none */
+};
+
+#define WIRE_LINE_INIT {-1}
+
+/* Closes the connection that is kept, if any. */
+void wire_hang_up(struct wire_line *line);
+
+/*
  * Sends `request` to the daemon that listens on `socket_path` and waits for its reply, all in `deadline_ms`.
+ * `line` may be NULL: then nothing is kept. A daemon that was started anew since is asked again, once.
  * Only root, the user of this process and `daemon_uid` (-1: nobody else) are believed.
  * On WIRE_OK `*reply` is set, to be freed with hetsched__v1__hook_reply__free_unpacked(reply, NULL).
  */
-enum wire_result wire_ask(const char *socket_path, uid_t daemon_uid, int deadline_ms,
+enum wire_result wire_ask(struct wire_line *line, const char *socket_path, uid_t daemon_uid, int deadline_ms,
 			  const Hetsched__V1__HookRequest *request, Hetsched__V1__HookReply **reply);
 
 /*

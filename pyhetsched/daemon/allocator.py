@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pyhetsched.clock import Clock
@@ -68,6 +68,7 @@ class Allocator:
         self._guard = threading.Lock()
         self.given_back = 0
         self.holdings = Holdings()
+        self.on_start: Callable[[str], None] = lambda decision_id: None
         self._asks: dict[int, tuple[str, JobAsk | None]] = {}
 
     def concerns(self, node_list: str) -> bool:
@@ -86,17 +87,23 @@ class Allocator:
                 return Answer(Action.PROCEED, "Slurm does not know this job any more")
             self._watcher.require(item.node for item in job.nodes)
             ask = self.learn(job)
-            lost = self._mode_lost(job) or self._mode_wrong(job, ask)
-            if lost is not None:
-                return self.give_back(job, lost.node, lost.reason)
-            needs = {item.node: self.needs(job, ask, item.node) for item in job.nodes}
-            self._report_mismatches(job, needs)
-            wanted = [(node, gpu) for node, need in needs.items() for gpu in need.gpus]
-            if not wanted:
-                return Answer(Action.PROCEED)
-            if self._has_reservations(job, wanted):
-                return Answer(Action.PROCEED, "already reserved")
-            return self._reserve(job, ask, wanted)
+            try:
+                return self._allocate(job, ask)
+            finally:
+                self.on_start(self._asks.get(job_id, ("", None))[0])
+
+    def _allocate(self, job: AllocatedJob, ask: JobAsk | None) -> Answer:
+        lost = self._mode_lost(job) or self._mode_wrong(job, ask)
+        if lost is not None:
+            return self.give_back(job, lost.node, lost.reason)
+        needs = {item.node: self.needs(job, ask, item.node) for item in job.nodes}
+        self._report_mismatches(job, needs)
+        wanted = [(node, gpu) for node, need in needs.items() for gpu in need.gpus]
+        if not wanted:
+            return Answer(Action.PROCEED)
+        if self._has_reservations(job, wanted):
+            return Answer(Action.PROCEED, "already reserved")
+        return self._reserve(job, ask, wanted)
 
     def load(self, job_id: int) -> AllocatedJob | None:
         """Return the job as Slurm has it now, None where it knows it no more."""

@@ -69,14 +69,16 @@ class Daemon:
         )
         self._tracker = Tracker(self._allocator, self._book, self._giveback, decisions, journal)
         self._modes = Modes(ModeStore(self._database), config.mode)
-        self._steerer = Steerer(self._watcher, self._book, self._allocator, self._giveback, config)
+        self._steerer = Steerer(self._watcher, self._book, self._allocator, self._giveback, config, clock)
         self._submitter = Submitter(self._watcher, self._steerer, self._modes, journal, config, clock)
         self._authenticator = Authenticator(credentials, config)
         self._housekeeping = Housekeeping(
             gateway, self._allocator, self._book, self._giveback, decisions, reservations, config, clock
         )
         enabled = self._modes.cluster
-        hooks = Hooks(self._submitter, self._allocator, self._tracker, enabled, self._authenticator.identify)
+        hooks = Hooks(
+            self._submitter, self._allocator, self._tracker, enabled, self._authenticator.identify, clock
+        )
         self._hook_server = HookServer(config.daemon.hook_socket, hooks, {0, uid_of(config.slurm.user), os.geteuid()})
         node = NodeService(
             self._book, self._allocator, self._giveback, self._watcher,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -14,8 +15,10 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 
 from pyhetsched import __version__
+from pyhetsched.clock import Clock
 from pyhetsched.daemon.allocator import Action, Allocator
 from pyhetsched.daemon.auth import Caller
+from pyhetsched.daemon.repeated_submits import Again, RepeatedSubmits
 from pyhetsched.daemon.submitter import Submitter
 from pyhetsched.daemon.tracker import Tracker
 from pyhetsched.errors import HetschedError
@@ -26,9 +29,11 @@ from pyhetsched.rpc.gen import hook_pb2 as pb
 log = logging.getLogger(__name__)
 
 MAX_FRAME = 65536
-_READ_S = 5.0
+_HEADER = 4
+_READ_TIMEOUT = struct.pack("ll", 5, 0)  # struct timeval
 _SLOW_S = 0.03
 _ACCEPTORS = 8
+_MOST_KEPT = 4
 _PAUSE_S = 0.05
 _COMPLAIN_S = 10.0
 _ACTIONS = {
@@ -43,20 +48,38 @@ class Hooks:
 
     def __init__(
         self, submitter: Submitter, allocator: Allocator, tracker: Tracker, enabled: Callable[[], Mode],
-        identify: Callable[[int], Caller],
+        identify: Callable[[int], Caller], clock: Clock,
     ) -> None:  # fmt: skip
         self._submitter = submitter
+        self._repeated = RepeatedSubmits(submitter, clock)
         self._allocator = allocator
         self._tracker = tracker
         self._enabled = enabled
         self._identify = identify
 
-    def answer(self, request: pb.HookRequest) -> pb.HookReply:
+    def reply(self, body: bytes) -> tuple[bytes, Again | None]:
+        """Return the reply to the request ``body``, b"" for an allocation, which may take long: see `answer`.
+
+        What comes with it is to be given to `note` once the reply is sent. Raises `DecodeError` for what is no request.
+        """
+        again = self._again(body)
+        if again is not None:
+            return again.reply, again
+        request = pb.HookRequest.FromString(body)
+        if request.WhichOneof("what") == "allocate":
+            return b"", None
+        return self.answer(request, body).SerializeToString(), None
+
+    def note(self, again: Again) -> None:
+        """Record a decision whose reply is sent."""
+        self._repeated.note(again)
+
+    def answer(self, request: pb.HookRequest, body: bytes = b"") -> pb.HookReply:
         """Return the reply to ``request``; whatever goes wrong becomes an error that the hook passes over."""
         what = request.WhichOneof("what")
         try:
             if what == "submit":
-                return pb.HookReply(version=1, submit=self._submit(request.submit))
+                return self._submit(request.submit, body)
             if what == "modify":
                 return pb.HookReply(version=1, modify=self._modify(request.modify))
             if what == "allocate":
@@ -74,9 +97,21 @@ class Hooks:
             return pb.HookReply(version=1, error="the daemon failed; see its log")
         return pb.HookReply(version=1, error="unknown request; the hook is newer than the daemon")
 
-    def _submit(self, message: pb.SubmitRequest) -> pb.SubmitReply:
-        outcome, decision_id = self._submitter.submit(convert.submit_request(message))
-        return convert.submit_reply(outcome, decision_id)
+    def _again(self, body: bytes) -> Again | None:
+        try:
+            return self._repeated.again(body)
+        except Exception:  # noqa: BLE001 - then it is decided as if it were the first of its kind
+            log.exception("a repeated submit could not be answered as before")
+            return None
+
+    def _submit(self, message: pb.SubmitRequest, body: bytes) -> pb.HookReply:
+        circumstances = self._submitter.circumstances()
+        submitted = self._submitter.submit(convert.submit_request(message))
+        decision_id = submitted.decision.id if submitted.decision else ""
+        reply = pb.HookReply(version=1, submit=convert.submit_reply(submitted.outcome, decision_id))
+        if body:
+            self._repeated.keep(body, circumstances, submitted, reply.SerializeToString())
+        return reply
 
     def _modify(self, message: pb.ModifyRequest) -> pb.ModifyReply:
         ask = self._tracker.ask_of_text(message.job_id)
@@ -107,6 +142,8 @@ class HookServer:
         self._allowed = frozenset(allowed)
         self._stopping = False
         self._complained_s = float("-inf")
+        self._keepable = threading.BoundedSemaphore(_MOST_KEPT)
+        self._kept: set[socket.socket] = set()
         Path(path).unlink(missing_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         # Bound under a mask, so that at no instant anybody else can connect.
@@ -130,6 +167,9 @@ class HookServer:
         self._stopping = True
         self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
+        for connection in list(self._kept):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
         Path(self._path).unlink(missing_ok=True)
 
     def _accept(self) -> None:
@@ -156,59 +196,109 @@ class HookServer:
             log.error("hook socket: accept failed: %s", error)
 
     def _serve(self, connection: socket.socket) -> None:
-        request = self._read(connection)
-        if request is None:
+        """Answer a peer that may ask. The plugin asks again and again; a few such connections are kept."""
+        if not self._may_ask(connection):
             connection.close()
-        elif request.WhichOneof("what") == "allocate":
-            # PrologSlurmctld may wait for seconds, and slurmctld does not wait for it: never before a submit.
-            threading.Thread(target=self._reply, args=(connection, request), name="allocate", daemon=True).start()
-        else:
-            self._reply(connection, request)
+            return
+        body = self._read(connection)
+        while body:
+            if not self._answer(connection, body):
+                return
+            body = self._read_next(connection)
+        connection.close()
 
-    def _read(self, connection: socket.socket) -> pb.HookRequest | None:
-        """Return the request of a peer that may ask, None where there is none."""
-        connection.settimeout(_READ_S)
-        try:
-            _pid, uid, _gid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-            if uid in self._allowed:
-                return pb.HookRequest.FromString(_read_frame(connection))
+    def _may_ask(self, connection: socket.socket) -> bool:
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            connection.setsockopt(socket.SOL_SOCKET, option, _READ_TIMEOUT)
+        _pid, uid, _gid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        if uid not in self._allowed:
             log.warning("hook socket: uid %d is not allowed to ask", uid)
-        except (DecodeError, ValueError) as error:
+        return uid in self._allowed
+
+    def _read_next(self, connection: socket.socket) -> bytes:
+        """Wait for a peer's next question, if that leaves enough threads for others."""
+        if not self._keepable.acquire(blocking=False):
+            return b""
+        self._kept.add(connection)
+        try:
+            # What was added after `stop` looked is closed here.
+            return b"" if self._stopping else self._read(connection, wait=True)
+        finally:
+            self._kept.discard(connection)
+            self._keepable.release()
+
+    def _read(self, connection: socket.socket, wait: bool = False) -> bytes:
+        """Return the next request, b"" where there is none; with ``wait`` however long it takes to begin."""
+        try:
+            return _read_frame(connection, wait)
+        except ValueError as error:
             log.warning("hook socket: malformed request: %s", error)
         except OSError as error:
             log.info("hook socket: the hook went away: %s", error)
-        return None
+        return b""
 
-    def _reply(self, connection: socket.socket, request: pb.HookRequest) -> None:
+    def _answer(self, connection: socket.socket, body: bytes) -> bool:
+        """Answer; return False once the connection is another thread's or closed."""
+        started_s = time.monotonic()
+        try:
+            reply, again = self._hooks.reply(body)
+            if not reply:
+                # PrologSlurmctld may wait for seconds, and slurmctld does not wait for it: never before a submit.
+                threading.Thread(target=self._allocate, args=(connection, body), name="allocate", daemon=True).start()
+                return False
+            connection.sendall(struct.pack(">I", len(reply)) + reply)
+            self._watch_time(body, time.monotonic() - started_s)
+            if again is not None:
+                self._hooks.note(again)
+            return True
+        except DecodeError as error:
+            log.warning("hook socket: malformed request: %s", error)
+        except OSError as error:
+            log.info("hook socket: the hook went away: %s", error)
+        connection.close()
+        return False
+
+    def _allocate(self, connection: socket.socket, body: bytes) -> None:
         with connection:
-            started_s = time.monotonic()
-            body = self._hooks.answer(request).SerializeToString()
+            reply = self._hooks.answer(pb.HookRequest.FromString(body)).SerializeToString()
             try:
-                connection.sendall(struct.pack(">I", len(body)) + body)
+                connection.sendall(struct.pack(">I", len(reply)) + reply)
             except OSError as error:
                 log.info("hook socket: the hook went away: %s", error)
-            self._watch_time(request.WhichOneof("what"), time.monotonic() - started_s)
 
-    def _watch_time(self, what: str | None, took_s: float) -> None:
+    def _watch_time(self, body: bytes, took_s: float) -> None:
         """slurmctld waits while a submit or a change is answered; a slow answer is worth a line in the log."""
-        if what in ("submit", "modify") and took_s > _SLOW_S:
-            log.warning("answering %s took %.0f ms (%.0f ms of it on the processor)", what, took_s * 1e3,
+        if took_s > _SLOW_S:
+            log.warning("answering %s took %.0f ms (%.0f ms of it on the processor)",
+                        pb.HookRequest.FromString(body).WhichOneof("what"), took_s * 1e3,
                         time.thread_time() * 1e3)  # fmt: skip
 
 
-def _read_frame(connection: socket.socket) -> bytes:
-    (length,) = struct.unpack(">I", _read_exactly(connection, 4))
-    if length > MAX_FRAME:
-        raise ValueError(f"frame of {length} bytes; at most {MAX_FRAME} are allowed")
-    return _read_exactly(connection, length)
+def _read_frame(connection: socket.socket, wait: bool) -> bytes:
+    """Return a request without its length, b"" where the peer has closed before it.
 
-
-def _read_exactly(connection: socket.socket, length: int) -> bytes:
-    parts: list[bytes] = []
-    while length:
-        part = connection.recv(length)
+    Raises `ValueError` for what is no frame, `OSError` where the rest does not come in time.
+    """
+    data = b""
+    while len(data) < _HEADER or len(data) < _HEADER + _length(data):
+        try:
+            part = connection.recv(_HEADER + MAX_FRAME)
+        except BlockingIOError:
+            if wait and not data:
+                continue
+            raise
         if not part:
-            raise ValueError("the request ends in the middle of a frame")
-        parts.append(part)
-        length -= len(part)
-    return b"".join(parts)
+            if data:
+                raise ValueError("the request ends in the middle of a frame")
+            return b""
+        data += part
+    if len(data) > _HEADER + _length(data):
+        raise ValueError("more than one request at a time")
+    return data[_HEADER:]
+
+
+def _length(data: bytes) -> int:
+    (length,) = struct.unpack_from(">I", data)
+    if not 0 < length <= MAX_FRAME:
+        raise ValueError(f"frame of {length} bytes; at most {MAX_FRAME} are allowed")
+    return int(length)

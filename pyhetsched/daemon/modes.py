@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from pyhetsched.config import ModeConfig
 from pyhetsched.errors import RequestError
@@ -51,11 +51,15 @@ class Modes:
 
     def disabled(self) -> bool:
         """Whether the flag file that switches everything off is there."""
-        return Path(self.config.disabled_file).exists()
+        return os.access(self.config.disabled_file, os.F_OK)
 
     def of(self, user: str, account: str, partition: str) -> Mode:
         """Return the mode for a job."""
         return self.table().of(user, account, partition)
+
+    def settings(self) -> tuple[object, object]:
+        """Return all that `of` depends on but the flag file; others objects once any of it has changed."""
+        return self._set, self.config
 
     def table(self) -> ModeTable:
         """Return what applies now."""

@@ -12,19 +12,21 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from multiprocessing.connection import Connection
 
+from pyhetsched.clock import Clock
 from pyhetsched.config import Config
 from pyhetsched.daemon.allocator import Allocator
 from pyhetsched.daemon.book import Book
 from pyhetsched.daemon.flexing import flexed, support_of
 from pyhetsched.daemon.giveback import GiveBack
+from pyhetsched.daemon.open_submits import OpenSubmits, Wish
 from pyhetsched.daemon.pool_demand import wants_several
 from pyhetsched.daemon.pools import Pools
 from pyhetsched.daemon.steering_plan import Planner, Steering, SteeringState, names, serves
 from pyhetsched.daemon.watcher import Watcher
 from pyhetsched.errors import HetschedError
 from pyhetsched.mig.profiles import GpuModel, weights_of
-from pyhetsched.mig.steering import Gpu, NodeGpus, PickRule, gpu_of, hole_at_pick
-from pyhetsched.model import JobAsk, SubmitOutcome, SubmitRequest
+from pyhetsched.mig.steering import Gpu, NodeGpus, PickRule, gpu_of
+from pyhetsched.model import ClusterView, JobAsk, SubmitOutcome, SubmitRequest
 from pyhetsched.slurm.direct import DirectSlurm
 from pyhetsched.slurm.snapshot import gpu_types
 
@@ -35,13 +37,14 @@ _RELEASE_S = 2.0
 _SUBMIT_S = 0.5
 _RESTART_S = 5.0
 _STOP_S = 2.0
+_MOST_WISHES = 1000
 
 
 class Steerer:
     """Keeps waiting slice jobs away from GPUs where they would be admitted and yet have no start."""
 
     def __init__(
-        self, watcher: Watcher, book: Book, allocator: Allocator, giveback: GiveBack, config: Config,
+        self, watcher: Watcher, book: Book, allocator: Allocator, giveback: GiveBack, config: Config, clock: Clock,
         start_planner: Callable[[Connection, Config], None] | None = None,
     ) -> None:  # fmt: skip
         self._watcher = watcher
@@ -52,6 +55,9 @@ class Steerer:
         self._wake = threading.Event()
         self._stopping = False
         self._connection: Connection | None = None
+        self.submits = OpenSubmits(clock)
+        self._wishes: tuple[ClusterView, tuple[NodeGpus, ...], dict[object, tuple[Wish, int]]]
+        self._wishes = (watcher.view, (), {})
         self._nodes: tuple[NodeGpus, ...] = ()
         self._planned = threading.Condition()
         self._plans_begun = 0
@@ -61,17 +67,11 @@ class Steerer:
         self.waiting: Mapping[int, JobAsk] = {}
         self.config = config
         book.listeners.append(self.poke)
+        allocator.on_start = self.submits.started
 
     def poke(self) -> None:
         """Something has changed: plan again soon."""
         self._wake.set()
-
-    def submitted(self) -> None:
-        """A slice job is being submitted, steered for now by `holes`: have it in a plan before long.
-
-        Not at once: each plan loads the waiting jobs, and many may be submitted in a row.
-        """
-        self._submits = True
 
     def plan_now(self, at_most_s: float = _RELEASE_S) -> None:
         """Wait until a plan that saw the present state has been carried out, but not for long.
@@ -86,37 +86,63 @@ class Steerer:
             self._wake.set()
             self._planned.wait_for(lambda: self._plans_done >= wanted or self._stopping, at_most_s)
 
-    def holes(self, ask: JobAsk, partitions: Collection[str], excluded: Collection[str]) -> list[str]:
-        """Return the nodes where a job with ``ask`` would now be admitted to a GPU without a start for it.
+    def admit(self, decision_id: str, ask: JobAsk, partitions: Collection[str], excluded: Collection[str],
+              nodes_wanted: int = 1) -> list[str]:  # fmt: skip
+        """Return the nodes that a new job with ``ask`` must be kept from, lest it is admitted without a start for it.
 
         None where that are all nodes that it may have: Slurm refuses a job whose nodes are all excluded, and one
         that waits is seen to by the planner.
         """
         if not self.config.steering.enabled:
             return []
+        self._submits = True
         closed = {name for name in self._closed(ask) if name not in excluded}
         if ask.per_task or ask.kind != "slices" or not ask.shards:
             return self._without_last(closed, ask, partitions, excluded)
-        profiles = tuple(item.profile for item in ask.slices for _ in range(item.count))
-        pick = PickRule(self.config.steering.pick.replace("-", " "))
-        reachable = {node.name for node in self._watcher.view.nodes
-                     if not partitions or node.partitions.intersection(partitions)}  # fmt: skip
+        closed &= self._reachable(partitions) if closed else set()
         # As of the last plan, a fraction of a second ago: a submit does not wait for a newer picture.
-        admissible = [node for node in self._nodes if node.name in reachable and node.name not in excluded
-                      and (not ask.model_keys or node.model.key in ask.model_keys)]  # fmt: skip
-        found = {node.name for node in admissible if hole_at_pick(node, profiles, pick)} | (closed & reachable)
-        return sorted(found) if len(found) < len({node.name for node in admissible} | (closed & reachable)) else []
+        wish, all_of_them = self._wish(ask, partitions, excluded, frozenset(closed), nodes_wanted)
+        found = {*self.submits.admit(decision_id, wish), *closed}
+        return sorted(found) if len(found) < all_of_them else []
 
     def flexed(self, request: SubmitRequest, outcome: SubmitOutcome, partitions: Collection[str],
                excluded: Collection[str]) -> SubmitOutcome:  # fmt: skip
         """Return ``outcome`` with several small slices in place of a larger one, where only these could start now."""
-        reachable = {node.name for node in self._watcher.view.nodes
-                     if not partitions or node.partitions.intersection(partitions)}  # fmt: skip
-        required, keys = names(request.required_nodes), outcome.ask.model_keys
-        mine = [node for node in self._nodes if node.name in reachable and node.name not in excluded
-                and (not required or node.name in required) and (not keys or node.model.key in keys)]  # fmt: skip
-        pick = PickRule(self.config.steering.pick.replace("-", " "))
-        return flexed(request, outcome, mine, pick, support_of(self.config.submit))
+        required = names(request.required_nodes)
+        mine = [node for node in self._admissible(outcome.ask, partitions, excluded)
+                if not required or node.name in required]  # fmt: skip
+        return flexed(request, outcome, mine, self._pick, support_of(self.config.submit))
+
+    @property
+    def _pick(self) -> PickRule:
+        return PickRule(self.config.steering.pick.replace("-", " "))
+
+    def _reachable(self, partitions: Collection[str]) -> set[str]:
+        """Return the nodes of the partitions, of all where none is named."""
+        return {node.name for node in self._watcher.view.nodes
+                if not partitions or node.partitions.intersection(partitions)}  # fmt: skip
+
+    def _wish(self, ask: JobAsk, partitions: Collection[str], excluded: Collection[str], closed: frozenset[str],
+              nodes_wanted: int) -> tuple[Wish, int]:  # fmt: skip
+        """Return where a job may start, and how many nodes it may have with those that are closed to it."""
+        view, nodes = self._watcher.view, self._nodes
+        if self._wishes[0] is not view or self._wishes[1] is not nodes or len(self._wishes[2]) > _MOST_WISHES:
+            self._wishes = (view, nodes, {})
+        key = (ask.slices, ask.model_keys, frozenset(partitions), frozenset(excluded), closed, nodes_wanted)
+        found = self._wishes[2].get(key)
+        if found is None:
+            admissible = self._admissible(ask, partitions, excluded)
+            mine = [node for node in admissible if node.name not in closed]
+            profiles = tuple(item.profile for item in ask.slices for _ in range(item.count))
+            wish = Wish(profiles, mine, self._pick, nodes_wanted)
+            found = self._wishes[2][key] = (wish, len({node.name for node in admissible} | closed))
+        return found
+
+    def _admissible(self, ask: JobAsk, partitions: Collection[str], excluded: Collection[str]) -> list[NodeGpus]:
+        """Return the nodes in MIG mode that a job may have."""
+        reachable = self._reachable(partitions)
+        return [node for node in self._nodes if node.name in reachable and node.name not in excluded
+                and (not ask.model_keys or node.model.key in ask.model_keys)]  # fmt: skip
 
     def _closed(self, ask: JobAsk) -> frozenset[str]:
         """Return the nodes of the pool that are not in the MIG mode that a job with ``ask`` needs."""
@@ -182,7 +208,7 @@ class Steerer:
         self._drop_planner()
 
     def _cycle(self) -> None:
-        self._nodes = tuple(self.node_gpus())
+        self._nodes = self.submits.see(self.node_gpus)
         if self._connection is None:
             ours, theirs = multiprocessing.Pipe()
             self._connection = ours
@@ -190,7 +216,7 @@ class Steerer:
             theirs.close()
         state = SteeringState(
             self._nodes, self._watcher.view, self._giveback.bounced(),
-            PickRule(self.config.steering.pick.replace("-", " ")), self.config.steering.strict, *self._pool(),
+            self._pick, self.config.steering.strict, *self._pool(),
         )  # fmt: skip
         self._connection.send(state)
         if not self._connection.poll(_ANSWER_S):
@@ -199,6 +225,7 @@ class Steerer:
         if isinstance(answer, str):
             raise HetschedError(answer)
         self._allocator.learn_pending(answer.asks)
+        self.submits.planned(answer.open_to, (decision_id for decision_id, _ in answer.asks.values()))
         # A job that was given back waits for its time to begin, and wants a place all the same.
         back = {i: ask for i, (_, ask) in answer.asks.items() if self._giveback.times(i)}
         self.waiting = {**answer.waiting, **back}

@@ -17,6 +17,10 @@ from pyhetsched.slurm.snapshot import PendingJob
 _CANNOT_START = ("Held", "Dependency", "BeginTime", "Limit", "MaxJobs", "JobArrayTaskLimit", "Reservation")
 
 
+Tickets = Mapping[str, Mapping[tuple[str, ...], int]]
+"""By node: how many jobs of each kind (profiles on one GPU) may start there."""
+
+
 @dataclass(frozen=True, slots=True)
 class SteeringState:
     """What the serving side knows: GPUs of the nodes in MIG mode, the view, and where jobs were given back."""
@@ -33,11 +37,16 @@ class SteeringState:
 
 @dataclass(frozen=True, slots=True)
 class Steering:
-    """What the planning side found: changes to make, what each job may have, and the asks of those that could start."""
+    """What the planning side found.
+
+    The changes to make, what each job may have, the asks of those that could start, and by node the kinds of slice
+    jobs (profiles on one GPU) that it is left open to, with their number.
+    """
 
     changes: Mapping[int, frozenset[str]]
     asks: Mapping[int, tuple[str, JobAsk]]
     waiting: Mapping[int, JobAsk] = field(default_factory=dict)
+    open_to: Tickets = field(default_factory=dict)
 
 
 class Planner:
@@ -59,7 +68,8 @@ class Planner:
         waiting = sorted(slices, key=lambda job: (-job.priority, job.job_id))
         asks = list(_asks(waiting, known, owners, state.view))
         eligible = {ask.job_id: ask.nodes or frozenset() for ask in asks}
-        self._kept = settle(self._kept, steer(state.nodes, asks, state.pick), eligible, state.strict)
+        steering = steer(state.nodes, asks, state.pick)
+        self._kept = settle(self._kept, steering, eligible, state.strict)
         changes: dict[int, frozenset[str]] = {}
         for job in (*slices, *others):
             closed = _closed_to(job, wants[job.job_id], owners[job.job_id], state)
@@ -69,7 +79,8 @@ class Planner:
                 changes[job.job_id] = wanted
             self._set[job.job_id] = wanted
         self._forget({job.job_id for job in jobs})
-        return Steering(changes, known, {job.job_id: wants[job.job_id] for job in startable})
+        startable_asks = {job.job_id: wants[job.job_id] for job in startable}
+        return Steering(changes, known, startable_asks, _tickets(asks, steering.open_to))
 
     def _owners_of(self, job: PendingJob, state: SteeringState) -> frozenset[str]:
         now, last = names(job.excluded_nodes), self._set.get(job.job_id)
@@ -125,6 +136,16 @@ def _closed_to(job: PendingJob, ask: JobAsk, owners: frozenset[str], state: Stee
             group.count >= ask.gpus_per_node and (group.switchable or not group.mig_enabled))) for group in node.gpus)
     }  # fmt: skip
     return closed if could - closed - owners else frozenset()
+
+
+def _tickets(asks: Iterable[PendingSlices], open_to: Mapping[int, frozenset[str]]) -> Tickets:
+    """Return how many jobs of each kind may start on each node."""
+    found: dict[str, dict[tuple[str, ...], int]] = {}
+    for ask in asks:
+        for node in open_to.get(ask.job_id, ()):
+            kinds = found.setdefault(node, {})
+            kinds[ask.profiles] = kinds.get(ask.profiles, 0) + 1
+    return found
 
 
 def _minds_modes(ask: JobAsk) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pyhetsched.clock import Clock
 from pyhetsched.config import Config
@@ -17,11 +17,36 @@ from pyhetsched.daemon.watcher import Watcher
 from pyhetsched.mig.profiles import mig_models, weights_of
 from pyhetsched.model import Decision, JobAsk, JobField, Mode, SubmitOutcome, SubmitRequest, Verdict
 from pyhetsched.slurm.admin_comment import encode
+from pyhetsched.slurm.hosts import fold
 from pyhetsched.submit import SubmitPolicy, decide_modify
 
 log = logging.getLogger(__name__)
 
 _MOST_ARRAY = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Steered:
+    """What a submit is steered by, and the nodes that it was kept from."""
+
+    ask: JobAsk
+    partitions: frozenset[str]
+    excluded: frozenset[str]
+    nodes_wanted: int = 1
+    holes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """What Slurm is to do with a submit, and what was recorded (None where hetsched is off).
+
+    ``repeatable`` is whether the same request would get the same outcome, steering apart, on the same picture.
+    """
+
+    outcome: SubmitOutcome
+    decision: Decision | None = None
+    steered: Steered | None = None
+    repeatable: bool = False
 
 
 class Submitter:
@@ -39,20 +64,41 @@ class Submitter:
         self.config = config
         self.counts = dict.fromkeys(Verdict, 0)
 
-    def submit(self, request: SubmitRequest) -> tuple[SubmitOutcome, str]:
-        """Return what Slurm is to do with the request of a job that is being submitted, and the decision's id."""
+    def submit(self, request: SubmitRequest) -> Submitted:
+        """Return what Slurm is to do with the request of a job that is being submitted, and what was recorded."""
         user = user_name(request.uid)
         mode = self._modes.of(user, request.account, self._partition(request))
         if mode is Mode.OFF:
-            return SubmitOutcome(Verdict.UNCHANGED, JobAsk("plain")), ""
+            return Submitted(SubmitOutcome(Verdict.UNCHANGED, JobAsk("plain")))
         outcome = self._decide(request)
-        decision = self._decision(request, outcome, mode, user)
+        decision_id = new_id()
+        steered = self._steered(decision_id, request, outcome) if mode is Mode.ENFORCE else None
+        decision = self._decision(decision_id, request, outcome, mode, user, steered)
         if not request.test_only:
-            self.counts[outcome.verdict] += 1
-            self._journal.recorder.record(decision)
+            self.note(decision)
+        repeatable = not (request.test_only or outcome.broken_rules or outcome.ask.flex)
         if mode is Mode.SHADOW:
             outcome = SubmitOutcome(Verdict.UNCHANGED, outcome.ask)
-        return self._with_comment(request, outcome, decision.id), decision.id
+        return Submitted(self._marked(request, outcome, decision_id, steered), decision, steered, repeatable)
+
+    def circumstances(self) -> tuple[object, ...] | None:
+        """Return what an outcome depends on besides the request and the GPUs; None while hetsched is switched off."""
+        return None if self._modes.disabled() else (self._watcher.view, self.config, *self._modes.settings())
+
+    def note(self, decision: Decision) -> None:
+        """Count and record a decision on a submit."""
+        self.counts[Verdict(decision.outcome)] += 1
+        self._journal.recorder.record(decision)
+
+    def steer(self, decision_id: str, steered: Steered) -> tuple[str, ...]:
+        """Return the nodes that a job must be kept from as things are now."""
+        return tuple(self._steerer.admit(
+            decision_id, steered.ask, steered.partitions, steered.excluded, steered.nodes_wanted
+        ))  # fmt: skip
+
+    def withdraw(self, decision_id: str) -> None:
+        """Take back a job that was steered."""
+        self._steerer.submits.withdraw(decision_id)
 
     def warm_up(self) -> None:
         """Decide on a slice once, so that what is computed for a GPU model is there before slurmctld waits for it."""
@@ -65,7 +111,7 @@ class Submitter:
         user = request.user_name or user_name(request.uid)
         mode = self._modes.of(user, request.account, self._partition(request))
         outcome = self._decide(request)
-        return outcome, self._decision(request, outcome, mode, user)
+        return outcome, self._decision(new_id(), request, outcome, mode, user)
 
     def modify(
         self, request: SubmitRequest, touched: frozenset[JobField], ask: JobAsk | None, privileged: bool
@@ -91,29 +137,41 @@ class Submitter:
             return request.partition
         return next((p.name for p in self._watcher.view.partitions if p.is_default), "")
 
-    def _with_comment(self, request: SubmitRequest, outcome: SubmitOutcome, decision_id: str) -> SubmitOutcome:
+    def _steered(self, decision_id: str, request: SubmitRequest, outcome: SubmitOutcome) -> Steered | None:
+        # Slurm refuses a job that both requires and excludes a node.
+        if outcome.verdict is Verdict.REFUSED or request.required_nodes or request.test_only:
+            return None
+        if outcome.ask.kind != "slices" and not wants_several(outcome.ask):
+            return None
+        partitions = frozenset(name for name in self._partition(request).split(",") if name)
+        excluded = names(outcome.changes.get(JobField.EXCLUDED_NODES, request.excluded_nodes))
+        steered = Steered(outcome.ask, partitions, excluded, max(1, request.min_nodes))
+        return replace(steered, holes=self.steer(decision_id, steered))
+
+    def _marked(
+        self, request: SubmitRequest, outcome: SubmitOutcome, decision_id: str, steered: Steered | None
+    ) -> SubmitOutcome:
+        """Return ``outcome`` with the mark by which the job is known from now on, and away from holes."""
         if outcome.verdict is Verdict.REFUSED:
             return outcome
         owners = outcome.changes.get(JobField.EXCLUDED_NODES, request.excluded_nodes)
         changes = {**outcome.changes, JobField.ADMIN_COMMENT: encode(decision_id, outcome.ask, owners)}
-        if outcome.ask.kind == "slices" or wants_several(outcome.ask):
-            partitions = {name for name in self._partition(request).split(",") if name}
-            # Slurm refuses a job that both requires and excludes a node.
-            holes = [] if request.required_nodes else self._steerer.holes(outcome.ask, partitions, names(owners))
-            if holes:
-                changes[JobField.EXCLUDED_NODES] = with_nodes(owners, holes)
-            self._steerer.submitted()
+        if steered is not None and steered.holes:
+            changes[JobField.EXCLUDED_NODES] = with_nodes(owners, steered.holes)
         return replace(outcome, verdict=Verdict.REWRITTEN, changes=changes)
 
-    def _decision(self, request: SubmitRequest, outcome: SubmitOutcome, mode: Mode, user: str) -> Decision:
+    def _decision(self, decision_id: str, request: SubmitRequest, outcome: SubmitOutcome, mode: Mode, user: str,
+                  steered: Steered | None = None) -> Decision:  # fmt: skip
         detail: dict[str, object] = {"changes": {field.value: value for field, value in outcome.changes.items()}}
         if outcome.broken_rules:
             log.error("rules of submit failed and were passed over: %s", ", ".join(outcome.broken_rules))
             detail["broken_rules"] = list(outcome.broken_rules)
         if request.array_inx:
             detail["array"] = request.array_inx[:_MOST_ARRAY]
+        if steered is not None and steered.holes:
+            detail["kept_from_for_now"] = fold(steered.holes)
         return Decision(
-            id=new_id(), time_s=self._clock.now_s(), kind="submit", job_id=0, uid=request.uid, user=user,
+            id=decision_id, time_s=self._clock.now_s(), kind="submit", job_id=0, uid=request.uid, user=user,
             mode=mode.value, asked=outcome.asked, became=outcome.became, outcome=outcome.verdict.value,
             message=outcome.message, candidates=outcome.candidates, policy=outcome.policy,
             partition=self._partition(request), account=request.account, detail=detail,

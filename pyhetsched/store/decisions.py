@@ -46,7 +46,7 @@ class DecisionStore:
         if not decisions:
             return
         with self._database.transaction() as connection:
-            connection.execute(tables.decisions.insert(), [_row(decision) for decision in decisions])
+            connection.execute(tables.decisions.insert(), _rows(decisions))
 
     def remember_job(self, job: KnownJob) -> None:
         """Write or replace what is known of a job."""
@@ -107,6 +107,19 @@ class DecisionStore:
     def _select(self, statement: sa.Select[Any]) -> list[Decision]:
         with self._database.transaction() as connection:
             return [_decision(row) for row in connection.execute(statement)]
+
+
+def _rows(decisions: Sequence[Decision]) -> list[dict[str, Any]]:
+    """Return the rows; decisions on repeated submits share all that is large, and its row is made once."""
+    rows: dict[tuple[int, int, str], dict[str, Any]] = {}
+    found = []
+    for decision in decisions:
+        key = (id(decision.candidates), id(decision.detail), decision.message)
+        row = rows.get(key)
+        if row is None or decision.kind != "submit":
+            row = rows[key] = _row(decision)
+        found.append({**row, "id": decision.id, "time_s": decision.time_s})
+    return found
 
 
 def _row(decision: Decision) -> dict[str, Any]:

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 _BATCH = 200
 _RETRY_S = 1.0
-_GATHER_S = 0.05
+_GATHER_S = 0.2
 
 
 class Recorder:
@@ -30,6 +30,7 @@ class Recorder:
         self._queue: queue.Queue[Decision | None] = queue.Queue(maxsize=length)
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._stopping = threading.Event()
+        self._hurry = threading.Event()
         self.lost = 0
         self.failing = ""
         self.listeners: list[Callable[[Decision], None]] = []
@@ -54,6 +55,7 @@ class Recorder:
     def flush(self, timeout_s: float = 5.0) -> bool:
         """Wait until all that was handed in is written; return False if that took longer."""
         done = threading.Event()
+        self._hurry.set()
 
         def wait() -> None:
             self._queue.join()
@@ -65,6 +67,7 @@ class Recorder:
     def stop(self, timeout_s: float = 5.0) -> None:
         """Write what is left, then end the thread; what cannot be written by then is counted as lost."""
         self._stopping.set()
+        self._hurry.set()
         try:
             self._queue.put(None, timeout=timeout_s)
         except queue.Full:
@@ -84,7 +87,8 @@ class Recorder:
         batch: list[Decision] = []
         item = self._queue.get()
         # One transaction for what comes in the next moment, too: each costs as much as many records.
-        self._stopping.wait(_GATHER_S)
+        self._hurry.wait(_GATHER_S)
+        self._hurry.clear()
         while item is not None:
             batch.append(item)
             if len(batch) >= _BATCH:

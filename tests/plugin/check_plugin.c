@@ -369,6 +369,54 @@ static void gives_up_at_the_deadline(void)
 	CHECK(misses_in_a_row == 10 && strstr(log_text(), "no answer within the deadline"));
 }
 
+/* A connection is kept for the next question, and whatever befalls it in between costs no answer. */
+static void keeps_its_connection(void)
+{
+	struct answer answer = {0};
+	uint8_t bytes[1024];
+	job_desc_msg_t *job = gpu_job("gres/gpu:1");
+	submit_answer(&answer, HETSCHED__V1__VERDICT__REFUSED, "no");
+	uint32_t packed = (uint32_t) hetsched__v1__hook_reply__pack(&answer.reply, bytes + 4);
+	frame(bytes, packed);
+
+	const struct {
+		enum manner manner;
+		int calls, connections;
+	} expected[] = {
+		{KEEP, 4, 1}, {SEND, 4, 4}, {BABBLE, 4, 4},
+		{CUT, 7, 4}, /* each question but the first is put to the end of a connection, then to a new one */
+	};
+	for (size_t i = 0; i < LENGTH_OF(expected); i++) {
+		server_start(SOCKET, expected[i].manner, bytes, packed + 4, geteuid());
+		for (int n = 0; n < 4; n++)
+			CHECK(submit(job) == ESLURM_INVALID_GRES && same(message, "no"));
+		CHECK(server_calls() == expected[i].calls && server_connections() == expected[i].connections);
+		server_stop(); /* the next one is a daemon started anew */
+	}
+	CHECK(misses_in_a_row == 0);
+	CHECK(fini() == SLURM_SUCCESS && line.kept == -1);
+	job_free(job);
+}
+
+static void a_late_answer_is_not_the_next_one(void)
+{
+	struct answer answer = {0};
+	uint8_t bytes[1024];
+	job_desc_msg_t *job = gpu_job("gres/gpu:1");
+	submit_answer(&answer, HETSCHED__V1__VERDICT__REFUSED, "");
+	uint32_t packed = (uint32_t) hetsched__v1__hook_reply__pack(&answer.reply, bytes + 4);
+	frame(bytes, packed);
+
+	server_start(SOCKET, KEEP, bytes, packed + 4, geteuid());
+	CHECK(submit(job) == ESLURM_INVALID_GRES && line.kept >= 0);
+	server_pause(true);
+	CHECK(submit(job) == SLURM_SUCCESS && line.kept == -1 && misses_in_a_row == 1);
+	server_pause(false);
+	CHECK(submit(job) == ESLURM_INVALID_GRES && server_connections() == 2);
+	server_stop();
+	job_free(job);
+}
+
 static void stops_asking_after_misses(void)
 {
 	struct answer answer = {0};
@@ -634,8 +682,8 @@ static const struct {
 	CASE(passes_jobs_without_gpus), CASE(rewrites), CASE(drops_all_of_an_environment),
 	CASE(unchanged_leaves_only_its_mark), CASE(refuses), CASE(keeps_what_another_plugin_said),
 	CASE(applies_nothing_of_a_spoiled_reply), CASE(survives_what_is_no_reply), CASE(gives_up_at_the_deadline),
-	CASE(stops_asking_after_misses), CASE(an_error_of_the_daemon_is_no_miss),
-	CASE(believes_only_root_and_slurm_user), CASE(does_without_a_daemon),
+	CASE(keeps_its_connection), CASE(a_late_answer_is_not_the_next_one), CASE(stops_asking_after_misses),
+	CASE(an_error_of_the_daemon_is_no_miss), CASE(believes_only_root_and_slurm_user), CASE(does_without_a_daemon),
 	CASE(requirements_are_not_lost_in_silence), CASE(finds_directives), CASE(knows_slices),
 	CASE(tells_the_daemon_what_it_needs), CASE(a_request_too_long_is_not_sent), CASE(vetoes_changes),
 	CASE(vetoes_what_it_must_without_a_daemon), CASE(reads_settings),
@@ -645,6 +693,7 @@ static const struct {
 static void set_up(void)
 {
 	log_clear();
+	CHECK(fini() == SLURM_SUCCESS);
 	CHECK(init() == SLURM_SUCCESS);
 	snprintf(settings.socket, sizeof(settings.socket), "%s", SOCKET);
 	snprintf(settings.disabled_file, sizeof(settings.disabled_file), "%s", "check.disabled");

@@ -24,7 +24,7 @@
 #define REQUEST_MAX 131072
 
 struct shared {
-	atomic_int ready, calls;
+	atomic_int ready, calls, connections;
 	atomic_size_t request_size;
 	uint8_t request[REQUEST_MAX];
 };
@@ -52,21 +52,45 @@ static bool read_exactly(int fd, void *to, size_t size)
 	return true;
 }
 
-static void read_request(int fd)
+static bool read_request(int fd)
 {
 	uint32_t header;
 
 	if (!read_exactly(fd, &header, sizeof(header)))
-		return;
+		return false;
 	size_t size = ntohl(header);
-	if (size <= REQUEST_MAX && read_exactly(fd, shared->request, size))
-		shared->request_size = size;
+	if (size > REQUEST_MAX || !read_exactly(fd, shared->request, size))
+		return false;
+	shared->request_size = size;
+	return true;
+}
+
+/* Stays with a caller until it has enough. */
+static void converse(int fd, enum manner manner, const uint8_t *bytes, size_t size)
+{
+	uint8_t twice[2048];
+
+	need(2 * size <= sizeof(twice), "reply");
+	memcpy(twice, bytes, size);
+	memcpy(twice + size, bytes, size);
+	for (int asked = 0; read_request(fd); asked++) {
+		shared->calls++;
+		if (asked && manner == CUT)
+			return;
+		if (send(fd, twice, manner == BABBLE ? 2 * size : size, MSG_NOSIGNAL) < 0)
+			return;
+	}
 }
 
 static void treat(int fd, enum manner manner, const uint8_t *bytes, size_t size)
 {
+	shared->connections++;
 	if (manner == CLOSE)
 		return;
+	if (manner >= KEEP) {
+		converse(fd, manner, bytes, size);
+		return;
+	}
 	read_request(fd);
 	shared->calls++;
 	if (manner == SILENT) {
@@ -113,7 +137,7 @@ void server_start(const char *path, enum manner manner, const uint8_t *bytes, si
 		shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 		need(shared != MAP_FAILED, "mmap");
 	}
-	shared->ready = shared->calls = 0;
+	shared->ready = shared->calls = shared->connections = 0;
 	shared->request_size = 0;
 	unlink(path);
 	child = fork();
@@ -146,9 +170,21 @@ void server_stop(void)
 	last_request = NULL;
 }
 
+void server_pause(bool paused)
+{
+	kill(child, paused ? SIGSTOP : SIGCONT);
+	if (paused)
+		waitpid(child, NULL, WUNTRACED);
+}
+
 int server_calls(void)
 {
 	return shared->calls;
+}
+
+int server_connections(void)
+{
+	return shared->connections;
 }
 
 const Hetsched__V1__HookRequest *server_request(void)

@@ -132,7 +132,7 @@ class Running:
         tracker = Tracker(self.allocator, self.book, self.giveback, decisions, journal)
         no_submit: Any = None  # the rules of submit are not at stake here
         root = auth.Caller(0, "root", True, True)
-        self.hooks = Hooks(no_submit, self.allocator, tracker, lambda: Mode.ENFORCE, lambda uid: root)
+        self.hooks = Hooks(no_submit, self.allocator, tracker, lambda: Mode.ENFORCE, lambda uid: root, self.clock)
         self.node = NodeService(
             self.book, self.allocator, self.giveback, self.watcher, Reconciler(self.book, self.allocator, journal),
             journal, _Credentials(), lambda: Mode.ENFORCE, clock,

@@ -17,8 +17,8 @@ from pyhetsched.rpc.gen import hook_pb2 as pb
 
 
 class _Hooks:
-    def answer(self, request: pb.HookRequest) -> pb.HookReply:
-        return pb.HookReply(version=1, ping=pb.PingReply(daemon_version="0"))
+    def reply(self, body: bytes) -> tuple[bytes, None]:
+        return pb.HookReply(version=1, ping=pb.PingReply(daemon_version="0")).SerializeToString(), None
 
 
 class _Failing:
