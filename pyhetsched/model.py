@@ -100,7 +100,7 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """What the rules of submit may know of the cluster, as of ``as_of_s``.
+    """What the rules of submit may know of the cluster, as first seen at ``as_of_s``.
 
     ``mig_feature`` and ``whole_feature`` are the node features by which the site marks nodes whose GPUs are
     in MIG mode and nodes whose GPUs are not.

@@ -6,6 +6,7 @@ import functools
 import logging
 import threading
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from pyhetsched.clock import Clock
 from pyhetsched.config import Config
@@ -147,10 +148,13 @@ class Watcher:
         reports: dict[str, Sequence[GpuReport]] = {name: report.gpus for name, report in self._reports.items()}
         models = {gres_type: entry.model for gres_type, entry in self.config.gpus.items()}
         slurm, nodes = self.config.slurm, list(self._raw.values())
-        self._view = build_view(
+        view = build_view(
             nodes, self._partitions, models, reports, self._as_of_s, slurm.mig_feature, slurm.whole_feature,
             {name for name in self.pool_nodes if self.config.pool.enabled or self.all_modes(name) == "off"},
         )  # fmt: skip
+        # What was decided on a picture holds as long as the picture does.
+        if not self._view.as_of_s or replace(view, as_of_s=self._view.as_of_s) != self._view:
+            self._view = view
 
     @property
     def pool_nodes(self) -> frozenset[str]:
@@ -165,7 +169,12 @@ class Watcher:
 
     def age_s(self) -> float:
         """Return the age of the view."""
-        return self._clock.now_s() - self._view.as_of_s
+        return self._clock.now_s() - self._as_of_s
+
+    @property
+    def as_of_s(self) -> float:
+        """When the view was last seen to hold; 0 before the first look."""
+        return self._as_of_s
 
 
 @functools.lru_cache(maxsize=4)
