@@ -76,13 +76,16 @@ class GpuGroup:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """One node as Slurm knows it; ``usable`` is False for down, drained and future nodes."""
+    """One node as Slurm knows it; ``usable`` is False for down, drained and future nodes.
+
+    ``state`` is for people: no rule looks at it, for it changes with every job.
+    """
 
     name: str
     features: frozenset[str] = frozenset()
     gpus: tuple[GpuGroup, ...] = ()
     partitions: frozenset[str] = frozenset()
-    state: str = "IDLE"
+    state: str = field(default="IDLE", compare=False)
     usable: bool = True
     cpus: int = 0
     memory_mib: int = 0
@@ -100,7 +103,7 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """What the rules of submit may know of the cluster, as first seen at ``as_of_s``.
+    """What the rules of submit may know of the cluster, as of ``as_of_s``; views of other times may be equal.
 
     ``mig_feature`` and ``whole_feature`` are the node features by which the site marks nodes whose GPUs are
     in MIG mode and nodes whose GPUs are not.
@@ -108,7 +111,7 @@ class ClusterView:
 
     nodes: tuple[NodeView, ...] = ()
     partitions: tuple[PartitionView, ...] = ()
-    as_of_s: float = 0.0
+    as_of_s: float = field(default=0.0, compare=False)
     mig_feature: str = "mig"
     whole_feature: str = "whole"
 

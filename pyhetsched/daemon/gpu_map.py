@@ -28,7 +28,7 @@ class GpuMap:
         wanted = frozenset(expand(nodes))
         view = self._watcher.view
         found = [node for node in view.nodes if node.gpus and (not wanted or node.name in wanted)]
-        return pb.MapReply(nodes=[self._node(node, me) for node in found], as_of_s=self._watcher.as_of_s)
+        return pb.MapReply(nodes=[self._node(node, me) for node in found], as_of_s=view.as_of_s)
 
     def _node(self, node: NodeView, me: Caller) -> pb.NodeGpus:
         report = self._watcher.report(node.name)

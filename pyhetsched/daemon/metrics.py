@@ -46,7 +46,7 @@ class Figures:
         yield slices
         yield CounterMetricFamily("hetsched_given_back", "Jobs given back", value=self._allocator.given_back)
         yield CounterMetricFamily("hetsched_records_lost", "Records lost", value=self._journal.recorder.lost)
-        age = self._watcher.age_s() if self._watcher.as_of_s else float("nan")
+        age = self._watcher.age_s() if self._watcher.view.as_of_s else float("nan")
         yield GaugeMetricFamily("hetsched_snapshot_age_seconds", "Age of the picture of the cluster", value=age)
         up = 0 if self._watcher.failing else 1
         yield GaugeMetricFamily("hetsched_slurmctld_up", "Whether slurmctld answers", value=up)

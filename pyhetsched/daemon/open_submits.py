@@ -7,7 +7,6 @@ was submitted since may start there in any order, and the new job is left open o
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -140,10 +139,10 @@ class OpenSubmits:
         return None
 
     def _drop_old(self) -> None:
+        oldest = next(iter(self._open.values()), None)
         now_s = self._clock.monotonic_s()
-        old = list(itertools.takewhile(lambda decision_id: self._open[decision_id].until_s < now_s, self._open))
-        if old:
-            self._drop(old)
+        if oldest is not None and oldest.until_s < now_s:
+            self._drop([decision_id for decision_id, job in self._open.items() if job.until_s < now_s])
 
     def _drop(self, decision_ids: Iterable[str]) -> None:
         for decision_id in decision_ids:

@@ -181,7 +181,7 @@ class ControlService(services_pb2_grpc.ControlServicer):
             slices=sum(1 for r in self._book.open() if r.mig_uuid), reservations_open=len(self._book.open()),
             submits=sum(counts.values()), rewritten=counts[Verdict.REWRITTEN], refused=counts[Verdict.REFUSED],
             given_back=self._allocator.given_back, records_lost=self._journal.recorder.lost,
-            warnings=list(self._warnings()), snapshot_age_s=self._watcher.age_s() if self._watcher.as_of_s else 0.0,
+            warnings=list(self._warnings()), snapshot_age_s=self._watcher.age_s() if view.as_of_s else 0.0,
         )  # fmt: skip
         for scope, mode in sorted(self._modes.scopes().items()):
             kind, _, name = scope.partition("=")

@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 _ANSWER_S = 60.0
 _RELEASE_S = 2.0
 _SUBMIT_S = 0.5
+_BURST_S = 2.0
 _RESTART_S = 5.0
 _STOP_S = 2.0
 _MOST_WISHES = 1000
@@ -56,13 +57,13 @@ class Steerer:
         self._stopping = False
         self._connection: Connection | None = None
         self.submits = OpenSubmits(clock)
-        self._wishes: tuple[ClusterView, tuple[NodeGpus, ...], dict[object, tuple[Wish, int]]]
+        self._wishes: tuple[ClusterView, tuple[NodeGpus, ...], dict[object, tuple[Wish, frozenset[str], JobAsk]]]
         self._wishes = (watcher.view, (), {})
         self._nodes: tuple[NodeGpus, ...] = ()
         self._planned = threading.Condition()
         self._plans_begun = 0
         self._plans_done = 0
-        self._submits = False
+        self._submits = self._planned_submits = 0
         self.pools: Pools | None = None
         self.waiting: Mapping[int, JobAsk] = {}
         self.config = config
@@ -86,7 +87,7 @@ class Steerer:
             self._wake.set()
             self._planned.wait_for(lambda: self._plans_done >= wanted or self._stopping, at_most_s)
 
-    def admit(self, decision_id: str, ask: JobAsk, partitions: Collection[str], excluded: Collection[str],
+    def admit(self, decision_id: str, ask: JobAsk, partitions: frozenset[str], excluded: frozenset[str],
               nodes_wanted: int = 1) -> list[str]:  # fmt: skip
         """Return the nodes that a new job with ``ask`` must be kept from, lest it is admitted without a start for it.
 
@@ -95,15 +96,16 @@ class Steerer:
         """
         if not self.config.steering.enabled:
             return []
-        self._submits = True
-        closed = {name for name in self._closed(ask) if name not in excluded}
+        self._submits += 1
+        closed = self._closed(ask) - excluded
         if ask.per_task or ask.kind != "slices" or not ask.shards:
             return self._without_last(closed, ask, partitions, excluded)
-        closed &= self._reachable(partitions) if closed else set()
         # As of the last plan, a fraction of a second ago: a submit does not wait for a newer picture.
-        wish, all_of_them = self._wish(ask, partitions, excluded, frozenset(closed), nodes_wanted)
-        found = {*self.submits.admit(decision_id, wish), *closed}
-        return sorted(found) if len(found) < all_of_them else []
+        wish, closed = self._wish(ask, partitions, excluded, closed, nodes_wanted)
+        kept_from = self.submits.admit(decision_id, wish)
+        if not closed:
+            return kept_from
+        return sorted({*kept_from, *closed}) if wish.admissible > len(kept_from) else []
 
     def flexed(self, request: SubmitRequest, outcome: SubmitOutcome, partitions: Collection[str],
                excluded: Collection[str]) -> SubmitOutcome:  # fmt: skip
@@ -122,21 +124,21 @@ class Steerer:
         return {node.name for node in self._watcher.view.nodes
                 if not partitions or node.partitions.intersection(partitions)}  # fmt: skip
 
-    def _wish(self, ask: JobAsk, partitions: Collection[str], excluded: Collection[str], closed: frozenset[str],
-              nodes_wanted: int) -> tuple[Wish, int]:  # fmt: skip
-        """Return where a job may start, and how many nodes it may have with those that are closed to it."""
-        view, nodes = self._watcher.view, self._nodes
+    def _wish(self, ask: JobAsk, partitions: frozenset[str], excluded: frozenset[str], closed: frozenset[str],
+              nodes_wanted: int) -> tuple[Wish, frozenset[str]]:  # fmt: skip
+        """Return where a job may start, and which nodes that it could reach are closed to it."""
+        view, nodes = self._watcher.standing_view, self._nodes
         if self._wishes[0] is not view or self._wishes[1] is not nodes or len(self._wishes[2]) > _MOST_WISHES:
             self._wishes = (view, nodes, {})
-        key = (ask.slices, ask.model_keys, frozenset(partitions), frozenset(excluded), closed, nodes_wanted)
+        key = (id(ask), partitions, excluded, closed, nodes_wanted)
         found = self._wishes[2].get(key)
         if found is None:
-            admissible = self._admissible(ask, partitions, excluded)
-            mine = [node for node in admissible if node.name not in closed]
+            mine = [node for node in self._admissible(ask, partitions, excluded) if node.name not in closed]
             profiles = tuple(item.profile for item in ask.slices for _ in range(item.count))
             wish = Wish(profiles, mine, self._pick, nodes_wanted)
-            found = self._wishes[2][key] = (wish, len({node.name for node in admissible} | closed))
-        return found
+            # The ask is kept with it, so that no other can have its id.
+            found = self._wishes[2][key] = (wish, closed & self._reachable(partitions), ask)
+        return found[0], found[1]
 
     def _admissible(self, ask: JobAsk, partitions: Collection[str], excluded: Collection[str]) -> list[NodeGpus]:
         """Return the nodes in MIG mode that a job may have."""
@@ -150,9 +152,11 @@ class Steerer:
             return frozenset()
         return self.pools.closed_to_slices() if ask.kind == "slices" else self.pools.closed_to_whole()
 
-    def _without_last(self, closed: set[str], ask: JobAsk, partitions: Collection[str],
+    def _without_last(self, closed: frozenset[str], ask: JobAsk, partitions: Collection[str],
                       excluded: Collection[str]) -> list[str]:  # fmt: skip
         """Return those of ``closed`` that could serve the job, none where that are all that could."""
+        if not closed:
+            return []
         could = {node.name for node in self._watcher.view.nodes if node.name not in excluded
                  and any(serves(node, ask, group.model_key or "", partitions) for group in node.gpus)}  # fmt: skip
         return sorted(closed & could) if could - closed else []
@@ -193,12 +197,15 @@ class Steerer:
             self._wait(self.config.steering.least_s)
 
     def _wait_for_change(self) -> None:
-        waited_s = 0.0
+        """Wait until something changes, or until a burst of submits is over, or goes on for long."""
+        waited_s, seen, burst_s = 0.0, self._submits, 0.0
         while not self._wake.wait(_SUBMIT_S):
             waited_s += _SUBMIT_S
-            if self._submits or waited_s >= self.config.steering.most_s:
+            goes_on, seen = self._submits != seen, self._submits
+            burst_s = burst_s + _SUBMIT_S if seen != self._planned_submits else 0.0
+            if (burst_s and not goes_on) or burst_s >= _BURST_S or waited_s >= self.config.steering.most_s:
                 break
-        self._submits = False
+        self._planned_submits = self._submits
         self._wake.clear()
 
     def stop(self) -> None:

@@ -83,7 +83,7 @@ class Submitter:
 
     def circumstances(self) -> tuple[object, ...] | None:
         """Return what an outcome depends on besides the request and the GPUs; None while hetsched is switched off."""
-        return None if self._modes.disabled() else (self._watcher.view, self.config, *self._modes.settings())
+        return None if self._modes.disabled() else (self._watcher.standing_view, self.config, *self._modes.settings())
 
     def note(self, decision: Decision) -> None:
         """Count and record a decision on a submit."""
@@ -125,7 +125,7 @@ class Submitter:
             slices=options.slices, many_by_need=options.many_by_need, allow_cut_whole=options.allow_cut_whole,
             allow_flex=options.allow_flex, allow_opt_out=options.allow_opt_out, announce=options.announce,
         )  # fmt: skip
-        outcome = self._memory.decide(request, self._watcher.view, policy)
+        outcome = self._memory.decide(request, self._watcher.standing_view, policy)
         if not outcome.ask.flex:
             return outcome
         partitions = {name for name in self._partition(request).split(",") if name}
@@ -135,7 +135,7 @@ class Submitter:
     def _partition(self, request: SubmitRequest) -> str:
         if request.partition:
             return request.partition
-        return next((p.name for p in self._watcher.view.partitions if p.is_default), "")
+        return next((p.name for p in self._watcher.standing_view.partitions if p.is_default), "")
 
     def _steered(self, decision_id: str, request: SubmitRequest, outcome: SubmitOutcome) -> Steered | None:
         # Slurm refuses a job that both requires and excludes a node.

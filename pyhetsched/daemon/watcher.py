@@ -6,7 +6,6 @@ import functools
 import logging
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from pyhetsched.clock import Clock
 from pyhetsched.config import Config
@@ -40,6 +39,7 @@ class Watcher:
         self._partitions: tuple[RawPartition, ...] = ()
         self._as_of_s = 0.0
         self._view = ClusterView(mig_feature=config.slurm.mig_feature, whole_feature=config.slurm.whole_feature)
+        self._standing = self._view
         self._wake = threading.Event()
         self._seen = threading.Event()
         self._stopping = False
@@ -52,6 +52,11 @@ class Watcher:
     def view(self) -> ClusterView:
         """The cluster as of the last successful refresh."""
         return self._view
+
+    @property
+    def standing_view(self) -> ClusterView:
+        """The first of the latest views that are equal: what was decided on it holds as long as it stands."""
+        return self._standing
 
     def require(self, names: Iterable[str]) -> None:
         """Take a picture now if one of these nodes is not in it yet; raises `SlurmError`.
@@ -148,13 +153,12 @@ class Watcher:
         reports: dict[str, Sequence[GpuReport]] = {name: report.gpus for name, report in self._reports.items()}
         models = {gres_type: entry.model for gres_type, entry in self.config.gpus.items()}
         slurm, nodes = self.config.slurm, list(self._raw.values())
-        view = build_view(
+        self._view = build_view(
             nodes, self._partitions, models, reports, self._as_of_s, slurm.mig_feature, slurm.whole_feature,
             {name for name in self.pool_nodes if self.config.pool.enabled or self.all_modes(name) == "off"},
         )  # fmt: skip
-        # What was decided on a picture holds as long as the picture does.
-        if not self._view.as_of_s or replace(view, as_of_s=self._view.as_of_s) != self._view:
-            self._view = view
+        if self._view != self._standing:
+            self._standing = self._view
 
     @property
     def pool_nodes(self) -> frozenset[str]:
@@ -169,12 +173,7 @@ class Watcher:
 
     def age_s(self) -> float:
         """Return the age of the view."""
-        return self._clock.now_s() - self._as_of_s
-
-    @property
-    def as_of_s(self) -> float:
-        """When the view was last seen to hold; 0 before the first look."""
-        return self._as_of_s
+        return self._clock.now_s() - self._view.as_of_s
 
 
 @functools.lru_cache(maxsize=4)

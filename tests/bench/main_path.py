@@ -24,7 +24,7 @@ from prolog_times import SLURM_CONF, load, reconfigure
 
 OUT = Path(__file__).resolve().parents[2] / "build" / "bench" / "main_path.json"
 PAIRS = int(os.environ.get("HETSCHED_BENCH_PAIRS", "10"))
-SUBMITS = 200
+SUBMITS = 500
 PLUGIN = "JobSubmitPlugins=hetsched\n"
 TARGETS = {
     "submit_ratio": (">=", 0.95),
@@ -63,6 +63,7 @@ def hook_figures() -> dict[str, Any]:
 def submit_figures() -> dict[str, Any]:
     """Submits per second with the plugin over without it: pairs in changing order, the median of their ratios."""
     arms: dict[str, list[dict[str, Any]]] = {"plugin": [], "bare": []}
+    allow_many_jobs()
     with submitter() as client:
         for number in range(-1, PAIRS):
             for arm in ("plugin", "bare") if number % 2 else ("bare", "plugin"):
@@ -115,6 +116,13 @@ def ask(client: subprocess.Popen[str], arm: str) -> dict[str, Any]:
         raise ConnectionError("the submitting process has ended")
     answer: dict[str, Any] = json.loads(line)
     return answer
+
+
+def allow_many_jobs() -> None:
+    """Have slurmctld remember more jobs than the 10,000 of its default: those that ended stay for minutes."""
+    SLURM_CONF.write_text(f"{SLURM_CONF.read_text()}\nMaxJobCount=100000\n")
+    subprocess.run(["testbedctl", "restart", "slurmctld"], check=True, capture_output=True)
+    reconfigure()
 
 
 def set_plugin(on: bool) -> None:
