@@ -21,8 +21,8 @@ PLUGIN_CFLAGS := -std=c11 -D_DEFAULT_SOURCE $(PLUGIN_WARNINGS) -I$(PLUGIN_C) -I$
 PLUGIN_HARDENING := -O2 -g -DNDEBUG -fPIC -fvisibility=hidden -fstack-protector-strong -D_FORTIFY_SOURCE=2
 PLUGIN_LDFLAGS := -Wl,-z,relro,-z,now -Wl,--as-needed
 PLUGIN_SHARED := $(PLUGIN_C)/wire.c $(PLUGIN_C)/settings.c $(HOOK_PB)
-PLUGIN_SOURCES := $(PLUGIN_C)/job_submit_hetsched.c $(PLUGIN_C)/request.c $(PLUGIN_SHARED)
-PLUGIN_HEADERS := $(PLUGIN_C)/wire.h $(PLUGIN_C)/settings.h $(PLUGIN_C)/request.h
+PLUGIN_SOURCES := $(PLUGIN_C)/job_submit_hetsched.c $(PLUGIN_C)/request.c $(PLUGIN_C)/spares.c $(PLUGIN_SHARED)
+PLUGIN_HEADERS := $(PLUGIN_C)/wire.h $(PLUGIN_C)/settings.h $(PLUGIN_C)/request.h $(PLUGIN_C)/spares.h
 SLURM_HEADERS_DIR := build/slurm-headers
 
 .PHONY: plugin hook-program plugin-install plugin-test plugin-matrix plugin-fuzz plugin-fuzz-run plugin-check-programs plugin-folder plugin-tools
@@ -79,7 +79,7 @@ CHECK_PROGRAMS = $(addprefix $(PLUGIN_CHECK)/,check_plugin check_plugin_sanitize
 
 # Each program is made of the source that its name says (check_plugin.c and fuzz_reply.c include the plugin's,
 # fuzz_request.c includes request.c) and of the rest.
-CHECK_REST := $(PLUGIN_TESTS)/stand_ins.c $(PLUGIN_SHARED)
+CHECK_REST := $(PLUGIN_TESTS)/stand_ins.c $(PLUGIN_C)/spares.c $(PLUGIN_SHARED)
 CHECK_DEPENDS := $(CHECK_HEADERS) $(CHECK_REST) $(wildcard $(PLUGIN_TESTS)/*.c)
 
 $(PLUGIN_CHECK)/check_plugin: $(CHECK_DEPENDS)

@@ -63,8 +63,8 @@ static HookReply *ask(const struct hook_settings *settings, int deadline_ms, con
 		      Hetsched__V1__HookReply__WhatCase wanted)
 {
 	HookReply *reply;
-	enum wire_result result = wire_ask(NULL, settings->socket, settings->daemon_uid, deadline_ms, request,
-					   &reply);
+	enum wire_result result = wire_ask(NULL, settings->socket, settings->daemon_uid, deadline_ms, NULL,
+					   request, &reply);
 
 	if (result) {
 		report(LOG_WARNING, "hetschedd: %s (%s)", wire_result_text(result), settings->socket);

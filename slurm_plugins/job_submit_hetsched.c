@@ -27,6 +27,7 @@
 
 #include "request.h"
 #include "settings.h"
+#include "spares.h"
 #include "wire.h"
 
 #define EXPORTED __attribute__((visibility("default")))
@@ -105,12 +106,20 @@ static void answer_of_no_use(const char *why)
 /* The reply, or NULL: there is none, or the daemon says that it could not serve the request. */
 static HookReply *ask(const HookRequest *request)
 {
+	struct spares_used used;
 	HookReply *reply = NULL;
 
+	if (wire_is_kept(&line)) { /* the daemon that gave spares lives, and stands by them */
+		reply = spares_take(request);
+		if (reply)
+			return reply;
+	} else {
+		spares_clear();
+	}
 	if (wire_now_ms() < atomic_load(&silent_until_ms))
 		return NULL;
-	enum wire_result result = wire_ask(&line, settings.socket, settings.daemon_uid, settings.deadline_ms, request,
-					   &reply);
+	enum wire_result result = wire_ask(&line, settings.socket, settings.daemon_uid, settings.deadline_ms,
+					   spares_used(&used), request, &reply);
 	if (result == WIRE_TOO_LONG)
 		slurm_info("hetsched: a job description is too long to be asked about");
 	else if (result == WIRE_GARBAGE)
@@ -119,6 +128,8 @@ static HookReply *ask(const HookRequest *request)
 		count_miss(wire_result_text(result));
 	if (result)
 		return NULL;
+	if (reply->what_case == HETSCHED__V1__HOOK_REPLY__WHAT_SUBMIT)
+		spares_keep(request, reply);
 	if (reply->what_case != HETSCHED__V1__HOOK_REPLY__WHAT_ERROR)
 		return reply;
 	slurm_info("hetsched: the daemon could not serve a request: %.100s", reply->error);
@@ -363,6 +374,7 @@ EXPORTED int init(void)
 
 EXPORTED int fini(void)
 {
+	spares_clear();
 	wire_hang_up(&line);
 	return SLURM_SUCCESS;
 }

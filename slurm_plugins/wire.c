@@ -125,19 +125,33 @@ static enum wire_result receive_all(int fd, uint8_t *bytes, size_t size, int64_t
 	return WIRE_OK;
 }
 
-static enum wire_result send_request(int fd, const Hetsched__V1__HookRequest *request, int64_t end_ms)
+static size_t frame_size(const Hetsched__V1__HookRequest *request)
 {
-	size_t size = hetsched__v1__hook_request__get_packed_size(request);
-	if (size > WIRE_MESSAGE_MAX)
+	return request ? FRAME_HEADER + hetsched__v1__hook_request__get_packed_size(request) : 0;
+}
+
+static uint8_t *put_frame(uint8_t *at, const Hetsched__V1__HookRequest *request)
+{
+	if (!request)
+		return at;
+	uint32_t header = htonl((uint32_t) (frame_size(request) - FRAME_HEADER));
+	memcpy(at, &header, FRAME_HEADER);
+	return at + FRAME_HEADER + hetsched__v1__hook_request__pack(request, at + FRAME_HEADER);
+}
+
+static enum wire_result send_requests(int fd, const Hetsched__V1__HookRequest *news,
+				      const Hetsched__V1__HookRequest *request, int64_t end_ms)
+{
+	size_t first = frame_size(news), second = frame_size(request);
+
+	if (first > FRAME_HEADER + WIRE_MESSAGE_MAX || second > FRAME_HEADER + WIRE_MESSAGE_MAX)
 		return WIRE_TOO_LONG;
-	uint8_t *frame = malloc(FRAME_HEADER + size);
-	if (!frame)
+	uint8_t *frames = malloc(first + second);
+	if (!frames)
 		return WIRE_NO_MEMORY;
-	uint32_t header = htonl((uint32_t) size);
-	memcpy(frame, &header, FRAME_HEADER);
-	hetsched__v1__hook_request__pack(request, frame + FRAME_HEADER);
-	enum wire_result result = send_all(fd, frame, FRAME_HEADER + size, end_ms);
-	free(frame);
+	put_frame(put_frame(frames, news), request);
+	enum wire_result result = send_all(fd, frames, first + second, end_ms);
+	free(frames);
 	return result;
 }
 
@@ -187,10 +201,11 @@ static enum wire_result call_up(const char *socket_path, uid_t daemon_uid, int64
 	return result ? result : check_peer(*fd, daemon_uid);
 }
 
-static enum wire_result exchange(int fd, const Hetsched__V1__HookRequest *request, Hetsched__V1__HookReply **reply,
+static enum wire_result exchange(int fd, const Hetsched__V1__HookRequest *news,
+				 const Hetsched__V1__HookRequest *request, Hetsched__V1__HookReply **reply,
 				 int64_t end_ms)
 {
-	enum wire_result result = send_request(fd, request, end_ms);
+	enum wire_result result = send_requests(fd, news, request, end_ms);
 	return result ? result : receive_reply(fd, reply, end_ms);
 }
 
@@ -213,13 +228,23 @@ static void keep(struct wire_line *line, int fd)
 		close(other);
 }
 
+bool wire_is_kept(struct wire_line *line)
+{
+	int fd = take_kept(line);
+
+	if (fd >= 0)
+		keep(line, fd);
+	return fd >= 0;
+}
+
 void wire_hang_up(struct wire_line *line)
 {
 	keep(line, -1);
 }
 
 enum wire_result wire_ask(struct wire_line *line, const char *socket_path, uid_t daemon_uid, int deadline_ms,
-			  const Hetsched__V1__HookRequest *request, Hetsched__V1__HookReply **reply)
+			  const Hetsched__V1__HookRequest *news, const Hetsched__V1__HookRequest *request,
+			  Hetsched__V1__HookReply **reply)
 {
 	int64_t end_ms = wire_now_ms() + deadline_ms;
 	int fd = take_kept(line);
@@ -227,13 +252,13 @@ enum wire_result wire_ask(struct wire_line *line, const char *socket_path, uid_t
 
 	*reply = NULL;
 	if (fd >= 0)
-		result = exchange(fd, request, reply, end_ms);
+		result = exchange(fd, news, request, reply, end_ms);
 	if (result == WIRE_CUT) { /* nothing was kept, or the daemon has been started anew since */
 		if (fd >= 0)
 			close(fd);
 		result = call_up(socket_path, daemon_uid, end_ms, &fd);
 		if (!result)
-			result = exchange(fd, request, reply, end_ms);
+			result = exchange(fd, news, request, reply, end_ms);
 	}
 	if (!result)
 		keep(line, fd);

@@ -9,6 +9,7 @@
 #ifndef HETSCHED_WIRE_H
 #define HETSCHED_WIRE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -50,12 +51,16 @@ void wire_hang_up(struct wire_line *line);
 
 /*
  * Sends `request` to the daemon that listens on `socket_path` and waits for its reply, all in `deadline_ms`.
- * `line` may be NULL: then nothing is kept. A daemon that was started anew since is asked again, once.
+ * `news` goes ahead of it and gets no reply; may be NULL. So may `line`: then nothing is kept. A daemon that was started anew since is asked again, once.
  * Only root, the user of this process and `daemon_uid` (-1: nobody else) are believed.
  * On WIRE_OK `*reply` is set, to be freed with hetsched__v1__hook_reply__free_unpacked(reply, NULL).
  */
 enum wire_result wire_ask(struct wire_line *line, const char *socket_path, uid_t daemon_uid, int deadline_ms,
-			  const Hetsched__V1__HookRequest *request, Hetsched__V1__HookReply **reply);
+			  const Hetsched__V1__HookRequest *news, const Hetsched__V1__HookRequest *request,
+			  Hetsched__V1__HookReply **reply);
+
+/* Whether a connection is kept, and its other end is there and silent. */
+bool wire_is_kept(struct wire_line *line);
 
 /*
  * Reads one reply out of `size` bytes (a frame without its length). NULL unless it is a reply of our version,

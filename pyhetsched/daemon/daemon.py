@@ -79,6 +79,7 @@ class Daemon:
         hooks = Hooks(
             self._submitter, self._allocator, self._tracker, enabled, self._authenticator.identify, clock
         )
+        self._steerer.on_seen = hooks.repeated.used
         self._hook_server = HookServer(config.daemon.hook_socket, hooks, {0, uid_of(config.slurm.user), os.geteuid()})
         node = NodeService(
             self._book, self._allocator, self._giveback, self._watcher,

@@ -10,6 +10,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
@@ -43,6 +44,14 @@ _ACTIONS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What to send (b"": nothing), and what to do once it is sent, for slurmctld waits for it."""
+
+    body: bytes = b""
+    after: Callable[[], None] | None = None
+
+
 class Hooks:
     """Answers the messages of ``hook.proto``."""
 
@@ -51,28 +60,27 @@ class Hooks:
         identify: Callable[[int], Caller], clock: Clock,
     ) -> None:  # fmt: skip
         self._submitter = submitter
-        self._repeated = RepeatedSubmits(submitter, clock)
+        self.repeated = RepeatedSubmits(submitter, clock)
         self._allocator = allocator
         self._tracker = tracker
         self._enabled = enabled
         self._identify = identify
 
-    def reply(self, body: bytes) -> tuple[bytes, Again | None]:
-        """Return the reply to the request ``body``, b"" for an allocation, which may take long: see `answer`.
+    def reply(self, body: bytes, kept: bool = False) -> Reply | None:
+        """Return the reply to the request ``body``, None for an allocation, which may take long: see `answer`.
 
-        What comes with it is to be given to `note` once the reply is sent. Raises `DecodeError` for what is no request.
+        ``kept`` is whether its connection is one that the plugin keeps. Raises `DecodeError` for what is no request.
         """
-        again = self._again(body)
+        again = self._again(body, kept)
         if again is not None:
-            return again.reply, again
+            return Reply(again.reply, lambda: self.repeated.note(again))
         request = pb.HookRequest.FromString(body)
-        if request.WhichOneof("what") == "allocate":
-            return b"", None
-        return self.answer(request, body).SerializeToString(), None
-
-    def note(self, again: Again) -> None:
-        """Record a decision whose reply is sent."""
-        self._repeated.note(again)
+        what = request.WhichOneof("what")
+        if what == "allocate":
+            return None
+        if what == "used":
+            return Reply(after=lambda: self.repeated.used(request.used.decision_ids))
+        return Reply(self.answer(request, body).SerializeToString())
 
     def answer(self, request: pb.HookRequest, body: bytes = b"") -> pb.HookReply:
         """Return the reply to ``request``; whatever goes wrong becomes an error that the hook passes over."""
@@ -97,9 +105,9 @@ class Hooks:
             return pb.HookReply(version=1, error="the daemon failed; see its log")
         return pb.HookReply(version=1, error="unknown request; the hook is newer than the daemon")
 
-    def _again(self, body: bytes) -> Again | None:
+    def _again(self, body: bytes, kept: bool) -> Again | None:
         try:
-            return self._repeated.again(body)
+            return self.repeated.again(body, kept)
         except Exception:  # noqa: BLE001 - then it is decided as if it were the first of its kind
             log.exception("a repeated submit could not be answered as before")
             return None
@@ -110,7 +118,7 @@ class Hooks:
         decision_id = submitted.decision.id if submitted.decision else ""
         reply = pb.HookReply(version=1, submit=convert.submit_reply(submitted.outcome, decision_id))
         if body:
-            self._repeated.keep(body, circumstances, submitted, reply.SerializeToString())
+            self.repeated.keep(body, circumstances, submitted, reply.SerializeToString())
         return reply
 
     def _modify(self, message: pb.ModifyRequest) -> pb.ModifyReply:
@@ -131,6 +139,48 @@ class Hooks:
             return pb.AllocateReply(action=pb.AllocateReply.PROCEED)
         answer = self._allocator.allocate(message.job_id)
         return pb.AllocateReply(action=_ACTIONS[answer.action], message=answer.message)
+
+
+class _Peer:
+    """A connection, what has come of further requests, and what is to be done once nobody waits."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.kept = False
+        self._unread = bytearray()
+        self._later: list[Callable[[], None]] = []
+
+    def read_frame(self) -> bytes:
+        """Return the next request without its length, b"" where the peer has closed before it.
+
+        Raises `ValueError` for what is no frame, `OSError` where the rest does not come in time.
+        """
+        unread = self._unread
+        while len(unread) < _HEADER or len(unread) < _HEADER + _length(unread):
+            try:
+                part = self.connection.recv(_HEADER + MAX_FRAME)
+            except BlockingIOError:
+                if self.kept and not unread:
+                    continue
+                raise
+            if not part:
+                if unread:
+                    raise ValueError("the request ends in the middle of a frame")
+                return b""
+            unread += part
+        end = _HEADER + _length(unread)
+        body = bytes(unread[_HEADER:end])
+        del unread[:end]
+        return body
+
+    def do_later(self, what: Callable[[], None] | None, wait: bool) -> None:
+        """Do it now, or with ``wait`` after the next answer if a request is here already."""
+        if what is not None:
+            self._later.append(what)
+        if not (wait and self._unread):
+            later, self._later = self._later, []
+            for do in later:
+                do()
 
 
 class HookServer:
@@ -197,14 +247,15 @@ class HookServer:
 
     def _serve(self, connection: socket.socket) -> None:
         """Answer a peer that may ask. The plugin asks again and again; a few such connections are kept."""
+        peer = _Peer(connection)
         if not self._may_ask(connection):
             connection.close()
             return
-        body = self._read(connection)
+        body = self._read(peer)
         while body:
-            if not self._answer(connection, body):
+            if not self._answer(peer, body):
                 return
-            body = self._read_next(connection)
+            body = self._read_next(peer)
         connection.close()
 
     def _may_ask(self, connection: socket.socket) -> bool:
@@ -215,41 +266,42 @@ class HookServer:
             log.warning("hook socket: uid %d is not allowed to ask", uid)
         return uid in self._allowed
 
-    def _read_next(self, connection: socket.socket) -> bytes:
+    def _read_next(self, peer: _Peer) -> bytes:
         """Wait for a peer's next question, if that leaves enough threads for others."""
         if not self._keepable.acquire(blocking=False):
             return b""
-        self._kept.add(connection)
+        self._kept.add(peer.connection)
+        peer.kept = True
         try:
             # What was added after `stop` looked is closed here.
-            return b"" if self._stopping else self._read(connection, wait=True)
+            return b"" if self._stopping else self._read(peer)
         finally:
-            self._kept.discard(connection)
+            self._kept.discard(peer.connection)
             self._keepable.release()
 
-    def _read(self, connection: socket.socket, wait: bool = False) -> bytes:
-        """Return the next request, b"" where there is none; with ``wait`` however long it takes to begin."""
+    def _read(self, peer: _Peer) -> bytes:
+        """Return the next request, b"" where there is none; on a kept connection however long it takes to begin."""
         try:
-            return _read_frame(connection, wait)
+            return peer.read_frame()
         except ValueError as error:
             log.warning("hook socket: malformed request: %s", error)
         except OSError as error:
             log.info("hook socket: the hook went away: %s", error)
         return b""
 
-    def _answer(self, connection: socket.socket, body: bytes) -> bool:
+    def _answer(self, peer: _Peer, body: bytes) -> bool:
         """Answer; return False once the connection is another thread's or closed."""
-        started_s = time.monotonic()
+        started_s, connection = time.monotonic(), peer.connection
         try:
-            reply, again = self._hooks.reply(body)
-            if not reply:
+            reply = self._hooks.reply(body, peer.kept)
+            if reply is None:
                 # PrologSlurmctld may wait for seconds, and slurmctld does not wait for it: never before a submit.
                 threading.Thread(target=self._allocate, args=(connection, body), name="allocate", daemon=True).start()
                 return False
-            connection.sendall(struct.pack(">I", len(reply)) + reply)
-            self._watch_time(body, time.monotonic() - started_s)
-            if again is not None:
-                self._hooks.note(again)
+            if reply.body:
+                connection.sendall(struct.pack(">I", len(reply.body)) + reply.body)
+                self._watch_time(body, time.monotonic() - started_s)
+            peer.do_later(reply.after, wait=not reply.body)
             return True
         except DecodeError as error:
             log.warning("hook socket: malformed request: %s", error)
@@ -274,30 +326,7 @@ class HookServer:
                         time.thread_time() * 1e3)  # fmt: skip
 
 
-def _read_frame(connection: socket.socket, wait: bool) -> bytes:
-    """Return a request without its length, b"" where the peer has closed before it.
-
-    Raises `ValueError` for what is no frame, `OSError` where the rest does not come in time.
-    """
-    data = b""
-    while len(data) < _HEADER or len(data) < _HEADER + _length(data):
-        try:
-            part = connection.recv(_HEADER + MAX_FRAME)
-        except BlockingIOError:
-            if wait and not data:
-                continue
-            raise
-        if not part:
-            if data:
-                raise ValueError("the request ends in the middle of a frame")
-            return b""
-        data += part
-    if len(data) > _HEADER + _length(data):
-        raise ValueError("more than one request at a time")
-    return data[_HEADER:]
-
-
-def _length(data: bytes) -> int:
+def _length(data: bytearray) -> int:
     (length,) = struct.unpack_from(">I", data)
     if not 0 < length <= MAX_FRAME:
         raise ValueError(f"frame of {length} bytes; at most {MAX_FRAME} are allowed")

@@ -6,15 +6,25 @@ again only on the very same picture of the cluster, under the same modes and con
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from pyhetsched.clock import Clock
 from pyhetsched.daemon.journal import new_id
 from pyhetsched.daemon.submitter import Steered, Submitted, Submitter
 from pyhetsched.model import Decision
+from pyhetsched.rpc.gen import hook_pb2 as pb
 
 _MOST = 2000
+_MOST_VARIANTS = 20
 _LONGEST = 4096
+_BURST = 3
+_BURST_GAP_S = 0.3
+_SPARES, _SPARES_STEERED = 15, 12
+#: So long may the plugin use a spare: what an administrator changes meanwhile is not in it.
+_FOR_SPARE_MS = pb.HookReply(spare_ms=200).SerializeToString()
+#: By then a plan has seen the jobs that are waiting, or slurmctld has said that they start.
+_SPARE_KEPT_S = 60.0
 
 Circumstances = tuple[object, ...] | None
 """What an outcome depends on besides the request and the GPUs; None while hetsched is switched off."""
@@ -23,6 +33,7 @@ Circumstances = tuple[object, ...] | None
 @dataclass(frozen=True, slots=True)
 class _Kept:
     reply: bytes
+    as_spare: bytes
     decision: Decision
     steered: Steered | None
 
@@ -36,6 +47,12 @@ class Again:
     decision_id: str
 
 
+@dataclass(slots=True)
+class _Burst:
+    last_s: float
+    count: int = 1
+
+
 class RepeatedSubmits:
     """Replies by request, both as bytes. Safe between threads: who loses a race decides once more than he had to."""
 
@@ -44,26 +61,36 @@ class RepeatedSubmits:
         self._clock = clock
         self._circumstances: Circumstances = None
         self._kept: dict[bytes, dict[tuple[str, ...], _Kept]] = {}
+        self._bursts: dict[bytes, _Burst] = {}
+        self._spares: dict[str, tuple[Decision, float]] = {}
 
-    def again(self, body: bytes) -> Again | None:
-        """Return the reply to the request ``body``, None where it must be decided first."""
+    def again(self, body: bytes, may_spare: bool = False) -> Again | None:
+        """Return the reply to the request ``body``, None where it must be decided first.
+
+        With ``may_spare`` it brings, in a burst, replies to the next requests like it; see ``spare`` in hook.proto.
+        """
         variants = self._kept.get(body)
         if variants is None or not _same(self._circumstances, self._submitter.circumstances()):
             return None
-        kept = next(iter(variants.values()))
-        decision_id = new_id()
-        if kept.steered is not None:
-            holes = self._submitter.steer(decision_id, kept.steered)
-            if holes not in variants:
-                self._submitter.withdraw(decision_id)
-                return None
-            kept = variants[holes]
+        found = self._next(variants)
+        if found is None:
+            return None
+        kept, decision_id = found
         reply = kept.reply.replace(kept.decision.id.encode(), decision_id.encode())
+        if may_spare and self._in_burst(body):
+            reply = self._with_spares(reply, variants)
         return Again(reply, kept.decision, decision_id)
 
     def note(self, again: Again) -> None:
         """Record what was decided; after the reply, for slurmctld waits for that."""
-        self._submitter.note(replace(again.decision, id=again.decision_id, time_s=self._clock.now_s()))
+        self._record(again.decision, again.decision_id)
+
+    def used(self, decision_ids: Iterable[str]) -> None:
+        """Record those of the decisions that were given ahead: the plugin, or a job in Slurm, says they are used."""
+        for decision_id in decision_ids:
+            decision, _ = self._spares.pop(decision_id, (None, 0.0))
+            if decision is not None:
+                self._record(decision, decision_id)
 
     def keep(self, body: bytes, circumstances: Circumstances, submitted: Submitted, reply: bytes) -> None:
         """Keep the reply to a request that was decided under ``circumstances``, if it may be given again."""
@@ -72,13 +99,61 @@ class RepeatedSubmits:
         if len(body) + len(reply) > _LONGEST:  # what is remembered must have a bound
             return
         if not _same(self._circumstances, circumstances) or len(self._kept) >= _MOST:
-            self._kept = {}
+            self._kept, self._bursts = {}, {}
             self._circumstances = circumstances
         steered = submitted.steered
         variants = self._kept.get(body, {}) if steered else {}
         key = steered.holes if steered else ()
-        if len(variants) < _MOST // 100:
-            self._kept[body] = {**variants, key: _Kept(reply, submitted.decision, steered)}
+        if len(variants) < _MOST_VARIANTS:
+            as_spare = pb.HookReply(spare=[pb.HookReply.FromString(reply).submit]).SerializeToString()
+            self._kept[body] = {**variants, key: _Kept(reply, as_spare, submitted.decision, steered)}
+
+    def _next(self, variants: dict[tuple[str, ...], _Kept]) -> tuple[_Kept, str] | None:
+        """Return the reply that suits the GPUs now, and a decision id for it."""
+        kept, decision_id = next(iter(variants.values())), new_id()
+        if kept.steered is not None:
+            holes = self._submitter.steer(decision_id, kept.steered)
+            if holes not in variants:
+                self._submitter.withdraw(decision_id)
+                return None
+            kept = variants[holes]
+        return kept, decision_id
+
+    def _in_burst(self, body: bytes) -> bool:
+        now_s = self._clock.monotonic_s()
+        burst = self._bursts.get(body)
+        if burst is None or now_s - burst.last_s > _BURST_GAP_S:
+            self._bursts[body] = _Burst(now_s)
+            return False
+        burst.last_s = now_s
+        burst.count += 1
+        return burst.count >= _BURST
+
+    def _with_spares(self, reply: bytes, variants: dict[tuple[str, ...], _Kept]) -> bytes:
+        self._drop_old()
+        until_s = self._clock.monotonic_s() + _SPARE_KEPT_S
+        steered = next(iter(variants.values())).steered is not None
+        parts = [reply]
+        for _ in range(_SPARES_STEERED if steered else _SPARES):
+            found = self._next(variants)
+            if found is None:
+                break
+            kept, decision_id = found
+            parts.append(kept.as_spare.replace(kept.decision.id.encode(), decision_id.encode()))
+            self._spares[decision_id] = (kept.decision, until_s)
+        # Messages put one after the other are read as one: https://protobuf.dev/programming-guides/encoding/
+        return b"".join((*parts, _FOR_SPARE_MS))
+
+    def _drop_old(self) -> None:
+        """Forget spares that were not used."""
+        now_s = self._clock.monotonic_s()
+        for decision_id, (_, until_s) in list(self._spares.items()):
+            if until_s > now_s:
+                return
+            self._spares.pop(decision_id, None)
+
+    def _record(self, decision: Decision, decision_id: str) -> None:
+        self._submitter.note(replace(decision, id=decision_id, time_s=self._clock.now_s()))
 
 
 def _same(these: Circumstances, those: Circumstances) -> bool:

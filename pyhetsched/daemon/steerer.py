@@ -9,7 +9,7 @@ import logging
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from multiprocessing.connection import Connection
 
 from pyhetsched.clock import Clock
@@ -68,7 +68,8 @@ class Steerer:
         self.waiting: Mapping[int, JobAsk] = {}
         self.config = config
         book.listeners.append(self.poke)
-        allocator.on_start = self.submits.started
+        allocator.on_start = self._started
+        self.on_seen: Callable[[Iterable[str]], None] = lambda decision_ids: None
 
     def poke(self) -> None:
         """Something has changed: plan again soon."""
@@ -208,6 +209,10 @@ class Steerer:
         self._planned_submits = self._submits
         self._wake.clear()
 
+    def _started(self, decision_id: str) -> None:
+        self.submits.started(decision_id)
+        self.on_seen([decision_id])
+
     def stop(self) -> None:
         """End `run` and the planning process."""
         self._stopping = True
@@ -232,7 +237,9 @@ class Steerer:
         if isinstance(answer, str):
             raise HetschedError(answer)
         self._allocator.learn_pending(answer.asks)
-        self.submits.planned(answer.open_to, (decision_id for decision_id, _ in answer.asks.values()))
+        waiting = [decision_id for decision_id, _ in answer.asks.values()]
+        self.submits.planned(answer.open_to, waiting)
+        self.on_seen(waiting)
         # A job that was given back waits for its time to begin, and wants a place all the same.
         back = {i: ask for i, (_, ask) in answer.asks.items() if self._giveback.times(i)}
         self.waiting = {**answer.waiting, **back}

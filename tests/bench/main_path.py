@@ -1,7 +1,7 @@
 """``make bench``: what hetsched costs on the way of a job, measured on real daemons inside the testbed.
 
 Prints the figures and writes ``build/bench/main_path.json``. Medians throughout: other work on the machine must not
-decide. ``HETSCHED_BENCH_PAIRS`` (default 10) sets how often submits with and without the plugin are compared.
+decide. ``HETSCHED_BENCH_PAIRS`` (default 30) sets how often submits with and without the plugin are compared.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import prolog_times
 from prolog_times import SLURM_CONF, load, reconfigure
 
 OUT = Path(__file__).resolve().parents[2] / "build" / "bench" / "main_path.json"
-PAIRS = int(os.environ.get("HETSCHED_BENCH_PAIRS", "10"))
-SUBMITS = 500
+PAIRS = int(os.environ.get("HETSCHED_BENCH_PAIRS", "30"))
+SUBMITS = 300
 PLUGIN = "JobSubmitPlugins=hetsched\n"
 TARGETS = {
     "submit_ratio": (">=", 0.95),

@@ -398,6 +398,90 @@ static void keeps_its_connection(void)
 	job_free(job);
 }
 
+/* Starts a daemon that refuses with "asked" and gives two spare refusals with it. */
+static void start_with_spares(uint32_t spare_ms)
+{
+	static uint8_t bytes[1024];
+	struct answer answer = {0};
+	Hetsched__V1__SubmitReply spares[2], *list[2] = {&spares[0], &spares[1]};
+
+	submit_answer(&answer, HETSCHED__V1__VERDICT__REFUSED, "asked");
+	for (size_t i = 0; i < 2; i++) {
+		spares[i] = answer.submit;
+		spares[i].user_message = i ? "spare 1" : "spare 2";
+		spares[i].decision_id = i ? "d1" : "d2";
+	}
+	answer.reply.spare = list;
+	answer.reply.n_spare = 2;
+	answer.reply.spare_ms = spare_ms;
+	uint32_t packed = (uint32_t) hetsched__v1__hook_reply__pack(&answer.reply, bytes + 4);
+	frame(bytes, packed);
+	server_start(SOCKET, KEEP, bytes, packed + 4, geteuid());
+}
+
+static void says(job_desc_msg_t *job, const char *expected)
+{
+	CHECK(submit(job) == ESLURM_INVALID_GRES && same(message, expected));
+}
+
+static void spare_replies_are_used_once(void)
+{
+	job_desc_msg_t *job = gpu_job("gres/gpu:1"), *other = gpu_job("gres/gpu:2");
+
+	start_with_spares(SPARE_MS_MAX);
+	says(job, "asked");
+	says(job, "spare 1");
+	says(other, "asked"); /* another request has its own */
+	says(job, "spare 2");
+	says(job, "asked");
+	CHECK(server_calls() == 3 && server_connections() == 1);
+	CHECK(server_used() == 2); /* it was told of both with the last question */
+	server_stop();
+	job_free(job);
+	job_free(other);
+}
+
+/* As many different requests as there are slots keep their spares, however the calls are mixed. */
+static void spare_replies_do_not_push_each_other_out(void)
+{
+	job_desc_msg_t *jobs[SPARE_SLOTS];
+	char text[32];
+
+	start_with_spares(SPARE_MS_MAX);
+	for (int i = 0; i < SPARE_SLOTS; i++) {
+		snprintf(text, sizeof(text), "gres/gpu:%d", i + 1);
+		jobs[i] = gpu_job(text);
+	}
+	submit(jobs[0]); /* out of step with the others */
+	for (int n = 0; n < 9; n++)
+		for (int i = 0; i < SPARE_SLOTS; i++)
+			submit(jobs[i]);
+	CHECK(server_calls() == 3 * SPARE_SLOTS + 1); /* one call in three */
+	server_stop();
+	for (int i = 0; i < SPARE_SLOTS; i++)
+		job_free(jobs[i]);
+}
+
+static void spare_replies_do_not_last(void)
+{
+	job_desc_msg_t *job = gpu_job("gres/gpu:1");
+
+	start_with_spares(1);
+	says(job, "asked");
+	usleep(5000);
+	says(job, "asked"); /* their time was over */
+	server_stop();
+	start_with_spares(SPARE_MS_MAX);
+	says(job, "asked");
+	server_stop();
+	start_with_spares(0);
+	says(job, "asked"); /* the daemon that gave them had gone */
+	says(job, "asked");
+	CHECK(server_calls() == 2 && server_used() == 0);
+	server_stop();
+	job_free(job);
+}
+
 static void a_late_answer_is_not_the_next_one(void)
 {
 	struct answer answer = {0};
@@ -682,7 +766,9 @@ static const struct {
 	CASE(passes_jobs_without_gpus), CASE(rewrites), CASE(drops_all_of_an_environment),
 	CASE(unchanged_leaves_only_its_mark), CASE(refuses), CASE(keeps_what_another_plugin_said),
 	CASE(applies_nothing_of_a_spoiled_reply), CASE(survives_what_is_no_reply), CASE(gives_up_at_the_deadline),
-	CASE(keeps_its_connection), CASE(a_late_answer_is_not_the_next_one), CASE(stops_asking_after_misses),
+	CASE(keeps_its_connection), CASE(spare_replies_are_used_once), CASE(spare_replies_do_not_last),
+	CASE(spare_replies_do_not_push_each_other_out),
+	CASE(a_late_answer_is_not_the_next_one), CASE(stops_asking_after_misses),
 	CASE(an_error_of_the_daemon_is_no_miss), CASE(believes_only_root_and_slurm_user), CASE(does_without_a_daemon),
 	CASE(requirements_are_not_lost_in_silence), CASE(finds_directives), CASE(knows_slices),
 	CASE(tells_the_daemon_what_it_needs), CASE(a_request_too_long_is_not_sent), CASE(vetoes_changes),

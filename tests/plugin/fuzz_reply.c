@@ -68,14 +68,32 @@ static void apply(HookReply *reply)
 	job_free(job);
 }
 
+/* Spares are kept and taken as whole replies. */
+static void apply_spares(HookReply *reply)
+{
+	HookRequest request = HETSCHED__V1__HOOK_REQUEST__INIT;
+	HookReply *spare;
+
+	request.version = WIRE_VERSION;
+	spares_keep(&request, reply);
+	while ((spare = spares_take(&request))) {
+		apply(spare);
+		hetsched__v1__hook_reply__free_unpacked(spare, NULL);
+	}
+	spares_keep(&request, reply);
+	spares_clear();
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
 	HookReply *reply = wire_decode(bytes, size);
 
 	if (!reply) /* what wire_decode() turns away must do no harm further on either */
 		reply = hetsched__v1__hook_reply__unpack(NULL, size, bytes);
-	if (reply)
+	if (reply) {
 		apply(reply);
+		apply_spares(reply);
+	}
 	hetsched__v1__hook_reply__free_unpacked(reply, NULL);
 	log_clear();
 	return 0;

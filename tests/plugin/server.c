@@ -24,7 +24,7 @@
 #define REQUEST_MAX 131072
 
 struct shared {
-	atomic_int ready, calls, connections;
+	atomic_int ready, calls, connections, used;
 	atomic_size_t request_size;
 	uint8_t request[REQUEST_MAX];
 };
@@ -74,6 +74,11 @@ static void converse(int fd, enum manner manner, const uint8_t *bytes, size_t si
 	memcpy(twice, bytes, size);
 	memcpy(twice + size, bytes, size);
 	for (int asked = 0; read_request(fd); asked++) {
+		if (server_request()->what_case == HETSCHED__V1__HOOK_REQUEST__WHAT_USED) {
+			shared->used += (int) last_request->used->n_decision_ids;
+			asked--; /* it has no reply */
+			continue;
+		}
 		shared->calls++;
 		if (asked && manner == CUT)
 			return;
@@ -137,7 +142,7 @@ void server_start(const char *path, enum manner manner, const uint8_t *bytes, si
 		shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 		need(shared != MAP_FAILED, "mmap");
 	}
-	shared->ready = shared->calls = shared->connections = 0;
+	shared->ready = shared->calls = shared->connections = shared->used = 0;
 	shared->request_size = 0;
 	unlink(path);
 	child = fork();
@@ -185,6 +190,11 @@ int server_calls(void)
 int server_connections(void)
 {
 	return shared->connections;
+}
+
+int server_used(void)
+{
+	return shared->used;
 }
 
 const Hetsched__V1__HookRequest *server_request(void)

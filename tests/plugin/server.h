@@ -37,6 +37,7 @@ void server_start_reply(const char *path, const Hetsched__V1__HookReply *reply);
 /* How many requests and connections there were, and the last request, which the server frees. */
 int server_calls(void);
 int server_connections(void);
+int server_used(void); /* spare replies that were said to be used; these are no requests */
 const Hetsched__V1__HookRequest *server_request(void);
 
 #endif

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from pyhetsched.daemon.alone import stay_alone
-from pyhetsched.daemon.hook_server import HookServer
+from pyhetsched.daemon.hook_server import HookServer, Reply
 from pyhetsched.errors import ConfigError
 from pyhetsched.rpc.gen import hook_pb2 as pb
 
 
 class _Hooks:
-    def reply(self, body: bytes) -> tuple[bytes, None]:
-        return pb.HookReply(version=1, ping=pb.PingReply(daemon_version="0")).SerializeToString(), None
+    def reply(self, body: bytes, kept: bool) -> Reply:
+        return Reply(pb.HookReply(version=1, ping=pb.PingReply(daemon_version="0")).SerializeToString())
 
 
 class _Failing:

@@ -24,43 +24,45 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16hetsched/v1/hook.proto\x12\x0bhetsched.v1\"\x8c\x02\n\x0bHookRequest\x12\x0f\n\x07version\x18\x01 \x01(\r\x12,\n\x06submit\x18\x02 \x01(\x0b\x32\x1a.hetsched.v1.SubmitRequestH\x00\x12,\n\x06modify\x18\x03 \x01(\x0b\x32\x1a.hetsched.v1.ModifyRequestH\x00\x12\x30\n\x08\x61llocate\x18\x04 \x01(\x0b\x32\x1c.hetsched.v1.AllocateRequestH\x00\x12,\n\x06\x66inish\x18\x05 \x01(\x0b\x32\x1a.hetsched.v1.FinishRequestH\x00\x12(\n\x04ping\x18\x06 \x01(\x0b\x32\x18.hetsched.v1.PingRequestH\x00\x42\x06\n\x04what\"\x91\x02\n\tHookReply\x12\x0f\n\x07version\x18\x01 \x01(\r\x12*\n\x06submit\x18\x02 \x01(\x0b\x32\x18.hetsched.v1.SubmitReplyH\x00\x12*\n\x06modify\x18\x03 \x01(\x0b\x32\x18.hetsched.v1.ModifyReplyH\x00\x12.\n\x08\x61llocate\x18\x04 \x01(\x0b\x32\x1a.hetsched.v1.AllocateReplyH\x00\x12*\n\x06\x66inish\x18\x05 \x01(\x0b\x32\x18.hetsched.v1.FinishReplyH\x00\x12&\n\x04ping\x18\x06 \x01(\x0b\x32\x16.hetsched.v1.PingReplyH\x00\x12\x0f\n\x05\x65rror\x18\x07 \x01(\tH\x00\x42\x06\n\x04what\"\r\n\x0bPingRequest\"#\n\tPingReply\x12\x16\n\x0e\x64\x61\x65mon_version\x18\x01 \x01(\t\"\x91\x06\n\rSubmitRequest\x12\x0b\n\x03uid\x18\x01 \x01(\r\x12\x11\n\tpartition\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x63\x63ount\x18\x03 \x01(\t\x12\x0b\n\x03qos\x18\x04 \x01(\t\x12\x10\n\x08job_name\x18\x05 \x01(\t\x12\x0f\n\x07\x63omment\x18\x06 \x01(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x07 \x01(\t\x12\x0e\n\x06prefer\x18\x08 \x01(\t\x12\x15\n\rtres_per_node\x18\t \x01(\t\x12\x14\n\x0ctres_per_job\x18\n \x01(\t\x12\x17\n\x0ftres_per_socket\x18\x0b \x01(\t\x12\x15\n\rtres_per_task\x18\x0c \x01(\t\x12\x11\n\ttres_bind\x18\r \x01(\t\x12\x15\n\rcpus_per_tres\x18\x0e \x01(\t\x12\x14\n\x0cmem_per_tres\x18\x0f \x01(\t\x12\x17\n\x0fntasks_per_tres\x18\x10 \x01(\r\x12\x11\n\tmin_nodes\x18\x11 \x01(\r\x12\x11\n\tmax_nodes\x18\x12 \x01(\r\x12\x11\n\tnum_tasks\x18\x13 \x01(\r\x12\x17\n\x0fntasks_per_node\x18\x14 \x01(\r\x12\x15\n\rcpus_per_task\x18\x15 \x01(\r\x12\x16\n\x0etime_limit_min\x18\x16 \x01(\r\x12\x16\n\x0erequired_nodes\x18\x17 \x01(\t\x12\x16\n\x0e\x65xcluded_nodes\x18\x18 \x01(\t\x12\x13\n\x0breservation\x18\x19 \x01(\t\x12\x11\n\tarray_inx\x18\x1a \x01(\t\x12\r\n\x05\x62\x61tch\x18\x1b \x01(\x08\x12\x11\n\ttest_only\x18\x1c \x01(\x08\x12\x16\n\x0ehet_job_offset\x18\x1d \x01(\r\x12\x0f\n\x07het_job\x18\x1e \x01(\x08\x12\x14\n\x0cscript_lines\x18\x1f \x03(\t\x12\x17\n\x0fgpu_environment\x18  \x03(\t\x12\x13\n\x0bsubmit_host\x18! \x01(\t\x12\x1b\n\x13memory_per_node_mib\x18\" \x01(\x04\x12\x11\n\tuser_name\x18# \x01(\t\x12\x11\n\texclusive\x18$ \x01(\x08\x12\x1c\n\x14gpus_per_node_option\x18% \x01(\x08\":\n\x06\x43hange\x12!\n\x05\x66ield\x18\x01 \x01(\x0e\x32\x12.hetsched.v1.Field\x12\r\n\x05value\x18\x02 \x01(\t\"\x9f\x01\n\x0bSubmitReply\x12%\n\x07verdict\x18\x01 \x01(\x0e\x32\x14.hetsched.v1.Verdict\x12\x14\n\x0cuser_message\x18\x02 \x01(\t\x12$\n\x07\x63hanges\x18\x03 \x03(\x0b\x32\x13.hetsched.v1.Change\x12\x18\n\x10\x64rop_environment\x18\x04 \x03(\t\x12\x13\n\x0b\x64\x65\x63ision_id\x18\x05 \x01(\t\"}\n\rModifyRequest\x12\x0b\n\x03uid\x18\x01 \x01(\r\x12\x0e\n\x06job_id\x18\x02 \x01(\t\x12*\n\x06\x66ields\x18\x03 \x01(\x0b\x32\x1a.hetsched.v1.SubmitRequest\x12#\n\x07touched\x18\x04 \x03(\x0e\x32\x12.hetsched.v1.Field\"J\n\x0bModifyReply\x12%\n\x07verdict\x18\x01 \x01(\x0e\x32\x14.hetsched.v1.Verdict\x12\x14\n\x0cuser_message\x18\x02 \x01(\t\"X\n\x0f\x41llocateRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\r\x12\x15\n\rrestart_count\x18\x02 \x01(\r\x12\x11\n\tnode_list\x18\x03 \x01(\t\x12\x0b\n\x03uid\x18\x04 \x01(\r\"\x9b\x01\n\rAllocateReply\x12\x31\n\x06\x61\x63tion\x18\x01 \x01(\x0e\x32!.hetsched.v1.AllocateReply.Action\x12\x0f\n\x07message\x18\x02 \x01(\t\"F\n\x06\x41\x63tion\x12\x16\n\x12\x41\x43TION_UNSPECIFIED\x10\x00\x12\x0b\n\x07PROCEED\x10\x01\x12\r\n\tGAVE_BACK\x10\x02\x12\x08\n\x04KILL\x10\x03\"C\n\rFinishRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\r\x12\x15\n\rrestart_count\x18\x02 \x01(\r\x12\x0b\n\x03uid\x18\x03 \x01(\r\"\r\n\x0b\x46inishReply*M\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\r\n\tUNCHANGED\x10\x01\x12\r\n\tREWRITTEN\x10\x02\x12\x0b\n\x07REFUSED\x10\x03*\xc7\x02\n\x05\x46ield\x12\x15\n\x11\x46IELD_UNSPECIFIED\x10\x00\x12\x11\n\rTRES_PER_NODE\x10\x01\x12\x10\n\x0cTRES_PER_JOB\x10\x02\x12\x13\n\x0fTRES_PER_SOCKET\x10\x03\x12\x11\n\rTRES_PER_TASK\x10\x04\x12\r\n\tTRES_BIND\x10\x05\x12\x11\n\rCPUS_PER_TRES\x10\x06\x12\x10\n\x0cMEM_PER_TRES\x10\x07\x12\x13\n\x0fNTASKS_PER_TRES\x10\x08\x12\x0c\n\x08\x46\x45\x41TURES\x10\t\x12\n\n\x06PREFER\x10\n\x12\x11\n\rADMIN_COMMENT\x10\x0b\x12\x12\n\x0e\x45XCLUDED_NODES\x10\x0c\x12\r\n\tMIN_NODES\x10\r\x12\r\n\tMAX_NODES\x10\x0e\x12\x0b\n\x07REQUEUE\x10\x0f\x12\x0c\n\x08MIN_CPUS\x10\x10\x12\x17\n\x13MEMORY_PER_NODE_MIB\x10\x11\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16hetsched/v1/hook.proto\x12\x0bhetsched.v1\"\xb6\x02\n\x0bHookRequest\x12\x0f\n\x07version\x18\x01 \x01(\r\x12,\n\x06submit\x18\x02 \x01(\x0b\x32\x1a.hetsched.v1.SubmitRequestH\x00\x12,\n\x06modify\x18\x03 \x01(\x0b\x32\x1a.hetsched.v1.ModifyRequestH\x00\x12\x30\n\x08\x61llocate\x18\x04 \x01(\x0b\x32\x1c.hetsched.v1.AllocateRequestH\x00\x12,\n\x06\x66inish\x18\x05 \x01(\x0b\x32\x1a.hetsched.v1.FinishRequestH\x00\x12(\n\x04ping\x18\x06 \x01(\x0b\x32\x18.hetsched.v1.PingRequestH\x00\x12(\n\x04used\x18\x07 \x01(\x0b\x32\x18.hetsched.v1.UsedRequestH\x00\x42\x06\n\x04what\"\xcc\x02\n\tHookReply\x12\x0f\n\x07version\x18\x01 \x01(\r\x12*\n\x06submit\x18\x02 \x01(\x0b\x32\x18.hetsched.v1.SubmitReplyH\x00\x12*\n\x06modify\x18\x03 \x01(\x0b\x32\x18.hetsched.v1.ModifyReplyH\x00\x12.\n\x08\x61llocate\x18\x04 \x01(\x0b\x32\x1a.hetsched.v1.AllocateReplyH\x00\x12*\n\x06\x66inish\x18\x05 \x01(\x0b\x32\x18.hetsched.v1.FinishReplyH\x00\x12&\n\x04ping\x18\x06 \x01(\x0b\x32\x16.hetsched.v1.PingReplyH\x00\x12\x0f\n\x05\x65rror\x18\x07 \x01(\tH\x00\x12\'\n\x05spare\x18\x08 \x03(\x0b\x32\x18.hetsched.v1.SubmitReply\x12\x10\n\x08spare_ms\x18\t \x01(\rB\x06\n\x04what\"#\n\x0bUsedRequest\x12\x14\n\x0c\x64\x65\x63ision_ids\x18\x01 \x03(\t\"\r\n\x0bPingRequest\"#\n\tPingReply\x12\x16\n\x0e\x64\x61\x65mon_version\x18\x01 \x01(\t\"\x91\x06\n\rSubmitRequest\x12\x0b\n\x03uid\x18\x01 \x01(\r\x12\x11\n\tpartition\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x63\x63ount\x18\x03 \x01(\t\x12\x0b\n\x03qos\x18\x04 \x01(\t\x12\x10\n\x08job_name\x18\x05 \x01(\t\x12\x0f\n\x07\x63omment\x18\x06 \x01(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x07 \x01(\t\x12\x0e\n\x06prefer\x18\x08 \x01(\t\x12\x15\n\rtres_per_node\x18\t \x01(\t\x12\x14\n\x0ctres_per_job\x18\n \x01(\t\x12\x17\n\x0ftres_per_socket\x18\x0b \x01(\t\x12\x15\n\rtres_per_task\x18\x0c \x01(\t\x12\x11\n\ttres_bind\x18\r \x01(\t\x12\x15\n\rcpus_per_tres\x18\x0e \x01(\t\x12\x14\n\x0cmem_per_tres\x18\x0f \x01(\t\x12\x17\n\x0fntasks_per_tres\x18\x10 \x01(\r\x12\x11\n\tmin_nodes\x18\x11 \x01(\r\x12\x11\n\tmax_nodes\x18\x12 \x01(\r\x12\x11\n\tnum_tasks\x18\x13 \x01(\r\x12\x17\n\x0fntasks_per_node\x18\x14 \x01(\r\x12\x15\n\rcpus_per_task\x18\x15 \x01(\r\x12\x16\n\x0etime_limit_min\x18\x16 \x01(\r\x12\x16\n\x0erequired_nodes\x18\x17 \x01(\t\x12\x16\n\x0e\x65xcluded_nodes\x18\x18 \x01(\t\x12\x13\n\x0breservation\x18\x19 \x01(\t\x12\x11\n\tarray_inx\x18\x1a \x01(\t\x12\r\n\x05\x62\x61tch\x18\x1b \x01(\x08\x12\x11\n\ttest_only\x18\x1c \x01(\x08\x12\x16\n\x0ehet_job_offset\x18\x1d \x01(\r\x12\x0f\n\x07het_job\x18\x1e \x01(\x08\x12\x14\n\x0cscript_lines\x18\x1f \x03(\t\x12\x17\n\x0fgpu_environment\x18  \x03(\t\x12\x13\n\x0bsubmit_host\x18! \x01(\t\x12\x1b\n\x13memory_per_node_mib\x18\" \x01(\x04\x12\x11\n\tuser_name\x18# \x01(\t\x12\x11\n\texclusive\x18$ \x01(\x08\x12\x1c\n\x14gpus_per_node_option\x18% \x01(\x08\":\n\x06\x43hange\x12!\n\x05\x66ield\x18\x01 \x01(\x0e\x32\x12.hetsched.v1.Field\x12\r\n\x05value\x18\x02 \x01(\t\"\x9f\x01\n\x0bSubmitReply\x12%\n\x07verdict\x18\x01 \x01(\x0e\x32\x14.hetsched.v1.Verdict\x12\x14\n\x0cuser_message\x18\x02 \x01(\t\x12$\n\x07\x63hanges\x18\x03 \x03(\x0b\x32\x13.hetsched.v1.Change\x12\x18\n\x10\x64rop_environment\x18\x04 \x03(\t\x12\x13\n\x0b\x64\x65\x63ision_id\x18\x05 \x01(\t\"}\n\rModifyRequest\x12\x0b\n\x03uid\x18\x01 \x01(\r\x12\x0e\n\x06job_id\x18\x02 \x01(\t\x12*\n\x06\x66ields\x18\x03 \x01(\x0b\x32\x1a.hetsched.v1.SubmitRequest\x12#\n\x07touched\x18\x04 \x03(\x0e\x32\x12.hetsched.v1.Field\"J\n\x0bModifyReply\x12%\n\x07verdict\x18\x01 \x01(\x0e\x32\x14.hetsched.v1.Verdict\x12\x14\n\x0cuser_message\x18\x02 \x01(\t\"X\n\x0f\x41llocateRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\r\x12\x15\n\rrestart_count\x18\x02 \x01(\r\x12\x11\n\tnode_list\x18\x03 \x01(\t\x12\x0b\n\x03uid\x18\x04 \x01(\r\"\x9b\x01\n\rAllocateReply\x12\x31\n\x06\x61\x63tion\x18\x01 \x01(\x0e\x32!.hetsched.v1.AllocateReply.Action\x12\x0f\n\x07message\x18\x02 \x01(\t\"F\n\x06\x41\x63tion\x12\x16\n\x12\x41\x43TION_UNSPECIFIED\x10\x00\x12\x0b\n\x07PROCEED\x10\x01\x12\r\n\tGAVE_BACK\x10\x02\x12\x08\n\x04KILL\x10\x03\"C\n\rFinishRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\r\x12\x15\n\rrestart_count\x18\x02 \x01(\r\x12\x0b\n\x03uid\x18\x03 \x01(\r\"\r\n\x0b\x46inishReply*M\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\r\n\tUNCHANGED\x10\x01\x12\r\n\tREWRITTEN\x10\x02\x12\x0b\n\x07REFUSED\x10\x03*\xc7\x02\n\x05\x46ield\x12\x15\n\x11\x46IELD_UNSPECIFIED\x10\x00\x12\x11\n\rTRES_PER_NODE\x10\x01\x12\x10\n\x0cTRES_PER_JOB\x10\x02\x12\x13\n\x0fTRES_PER_SOCKET\x10\x03\x12\x11\n\rTRES_PER_TASK\x10\x04\x12\r\n\tTRES_BIND\x10\x05\x12\x11\n\rCPUS_PER_TRES\x10\x06\x12\x10\n\x0cMEM_PER_TRES\x10\x07\x12\x13\n\x0fNTASKS_PER_TRES\x10\x08\x12\x0c\n\x08\x46\x45\x41TURES\x10\t\x12\n\n\x06PREFER\x10\n\x12\x11\n\rADMIN_COMMENT\x10\x0b\x12\x12\n\x0e\x45XCLUDED_NODES\x10\x0c\x12\r\n\tMIN_NODES\x10\r\x12\r\n\tMAX_NODES\x10\x0e\x12\x0b\n\x07REQUEUE\x10\x0f\x12\x0c\n\x08MIN_CPUS\x10\x10\x12\x17\n\x13MEMORY_PER_NODE_MIB\x10\x11\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pyhetsched.rpc.gen.hook_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_VERDICT']._serialized_start=2183
-  _globals['_VERDICT']._serialized_end=2260
-  _globals['_FIELD']._serialized_start=2263
-  _globals['_FIELD']._serialized_end=2590
+  _globals['_VERDICT']._serialized_start=2321
+  _globals['_VERDICT']._serialized_end=2398
+  _globals['_FIELD']._serialized_start=2401
+  _globals['_FIELD']._serialized_end=2728
   _globals['_HOOKREQUEST']._serialized_start=40
-  _globals['_HOOKREQUEST']._serialized_end=308
-  _globals['_HOOKREPLY']._serialized_start=311
-  _globals['_HOOKREPLY']._serialized_end=584
-  _globals['_PINGREQUEST']._serialized_start=586
-  _globals['_PINGREQUEST']._serialized_end=599
-  _globals['_PINGREPLY']._serialized_start=601
-  _globals['_PINGREPLY']._serialized_end=636
-  _globals['_SUBMITREQUEST']._serialized_start=639
-  _globals['_SUBMITREQUEST']._serialized_end=1424
-  _globals['_CHANGE']._serialized_start=1426
-  _globals['_CHANGE']._serialized_end=1484
-  _globals['_SUBMITREPLY']._serialized_start=1487
-  _globals['_SUBMITREPLY']._serialized_end=1646
-  _globals['_MODIFYREQUEST']._serialized_start=1648
-  _globals['_MODIFYREQUEST']._serialized_end=1773
-  _globals['_MODIFYREPLY']._serialized_start=1775
-  _globals['_MODIFYREPLY']._serialized_end=1849
-  _globals['_ALLOCATEREQUEST']._serialized_start=1851
-  _globals['_ALLOCATEREQUEST']._serialized_end=1939
-  _globals['_ALLOCATEREPLY']._serialized_start=1942
-  _globals['_ALLOCATEREPLY']._serialized_end=2097
-  _globals['_ALLOCATEREPLY_ACTION']._serialized_start=2027
-  _globals['_ALLOCATEREPLY_ACTION']._serialized_end=2097
-  _globals['_FINISHREQUEST']._serialized_start=2099
-  _globals['_FINISHREQUEST']._serialized_end=2166
-  _globals['_FINISHREPLY']._serialized_start=2168
-  _globals['_FINISHREPLY']._serialized_end=2181
+  _globals['_HOOKREQUEST']._serialized_end=350
+  _globals['_HOOKREPLY']._serialized_start=353
+  _globals['_HOOKREPLY']._serialized_end=685
+  _globals['_USEDREQUEST']._serialized_start=687
+  _globals['_USEDREQUEST']._serialized_end=722
+  _globals['_PINGREQUEST']._serialized_start=724
+  _globals['_PINGREQUEST']._serialized_end=737
+  _globals['_PINGREPLY']._serialized_start=739
+  _globals['_PINGREPLY']._serialized_end=774
+  _globals['_SUBMITREQUEST']._serialized_start=777
+  _globals['_SUBMITREQUEST']._serialized_end=1562
+  _globals['_CHANGE']._serialized_start=1564
+  _globals['_CHANGE']._serialized_end=1622
+  _globals['_SUBMITREPLY']._serialized_start=1625
+  _globals['_SUBMITREPLY']._serialized_end=1784
+  _globals['_MODIFYREQUEST']._serialized_start=1786
+  _globals['_MODIFYREQUEST']._serialized_end=1911
+  _globals['_MODIFYREPLY']._serialized_start=1913
+  _globals['_MODIFYREPLY']._serialized_end=1987
+  _globals['_ALLOCATEREQUEST']._serialized_start=1989
+  _globals['_ALLOCATEREQUEST']._serialized_end=2077
+  _globals['_ALLOCATEREPLY']._serialized_start=2080
+  _globals['_ALLOCATEREPLY']._serialized_end=2235
+  _globals['_ALLOCATEREPLY_ACTION']._serialized_start=2165
+  _globals['_ALLOCATEREPLY_ACTION']._serialized_end=2235
+  _globals['_FINISHREQUEST']._serialized_start=2237
+  _globals['_FINISHREQUEST']._serialized_end=2304
+  _globals['_FINISHREPLY']._serialized_start=2306
+  _globals['_FINISHREPLY']._serialized_end=2319
 # @@protoc_insertion_point(module_scope)

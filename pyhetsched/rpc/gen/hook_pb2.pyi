@@ -4,7 +4,8 @@ isort:skip_file
 What the hooks inside slurmctld say to the daemon over its unix socket.
 
 Framing: 4 bytes, big endian, the length of the message that follows (at most 65536), then the message.
-One request, one reply, then either side may close. The daemon checks the peer with SO_PEERCRED.
+One request, one reply; then either side may close, or the caller asks again on the same connection. Only "used"
+has no reply. The daemon checks the peer with SO_PEERCRED.
 """
 
 from collections import abc as _abc
@@ -111,6 +112,7 @@ class HookRequest(_message.Message):
     ALLOCATE_FIELD_NUMBER: _builtins.int
     FINISH_FIELD_NUMBER: _builtins.int
     PING_FIELD_NUMBER: _builtins.int
+    USED_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """1"""
     @_builtins.property
@@ -123,6 +125,8 @@ class HookRequest(_message.Message):
     def finish(self) -> Global___FinishRequest: ...
     @_builtins.property
     def ping(self) -> Global___PingRequest: ...
+    @_builtins.property
+    def used(self) -> Global___UsedRequest: ...
     def __init__(
         self,
         *,
@@ -132,12 +136,13 @@ class HookRequest(_message.Message):
         allocate: Global___AllocateRequest | None = ...,
         finish: Global___FinishRequest | None = ...,
         ping: Global___PingRequest | None = ...,
+        used: Global___UsedRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["allocate", b"allocate", "finish", b"finish", "modify", b"modify", "ping", b"ping", "submit", b"submit", "what", b"what"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["allocate", b"allocate", "finish", b"finish", "modify", b"modify", "ping", b"ping", "submit", b"submit", "used", b"used", "what", b"what"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocate", b"allocate", "finish", b"finish", "modify", b"modify", "ping", b"ping", "submit", b"submit", "version", b"version", "what", b"what"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocate", b"allocate", "finish", b"finish", "modify", b"modify", "ping", b"ping", "submit", b"submit", "used", b"used", "version", b"version", "what", b"what"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_what: _TypeAlias = _typing.Literal["submit", "modify", "allocate", "finish", "ping"]  # noqa: Y015
+    _WhichOneofReturnType_what: _TypeAlias = _typing.Literal["submit", "modify", "allocate", "finish", "ping", "used"]  # noqa: Y015
     _WhichOneofArgType_what: _TypeAlias = _typing.Literal["what", b"what"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_what) -> _WhichOneofReturnType_what | None: ...
 
@@ -154,10 +159,13 @@ class HookReply(_message.Message):
     FINISH_FIELD_NUMBER: _builtins.int
     PING_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    SPARE_FIELD_NUMBER: _builtins.int
+    SPARE_MS_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """1"""
     error: _builtins.str
     """the daemon could not serve this request"""
+    spare_ms: _builtins.int
     @_builtins.property
     def submit(self) -> Global___SubmitReply: ...
     @_builtins.property
@@ -168,6 +176,12 @@ class HookReply(_message.Message):
     def finish(self) -> Global___FinishReply: ...
     @_builtins.property
     def ping(self) -> Global___PingReply: ...
+    @_builtins.property
+    def spare(self) -> _containers.RepeatedCompositeFieldContainer[Global___SubmitReply]:
+        """In a burst of the same submit: replies to the next ones, each with a decision of its own. Whoever gives one to
+        a job says so with "used" when it asks next. They hold for `spare_ms`, and while the connection is open.
+        """
+
     def __init__(
         self,
         *,
@@ -178,16 +192,40 @@ class HookReply(_message.Message):
         finish: Global___FinishReply | None = ...,
         ping: Global___PingReply | None = ...,
         error: _builtins.str = ...,
+        spare: _abc.Iterable[Global___SubmitReply] | None = ...,
+        spare_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["allocate", b"allocate", "error", b"error", "finish", b"finish", "modify", b"modify", "ping", b"ping", "submit", b"submit", "what", b"what"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocate", b"allocate", "error", b"error", "finish", b"finish", "modify", b"modify", "ping", b"ping", "submit", b"submit", "version", b"version", "what", b"what"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocate", b"allocate", "error", b"error", "finish", b"finish", "modify", b"modify", "ping", b"ping", "spare", b"spare", "spare_ms", b"spare_ms", "submit", b"submit", "version", b"version", "what", b"what"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_what: _TypeAlias = _typing.Literal["submit", "modify", "allocate", "finish", "ping", "error"]  # noqa: Y015
     _WhichOneofArgType_what: _TypeAlias = _typing.Literal["what", b"what"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_what) -> _WhichOneofReturnType_what | None: ...
 
 Global___HookReply: _TypeAlias = HookReply  # noqa: Y015
+
+@_typing.final
+class UsedRequest(_message.Message):
+    """Spare replies that were given to jobs; goes ahead of a request, in the same piece."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DECISION_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def decision_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        decision_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decision_ids", b"decision_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UsedRequest: _TypeAlias = UsedRequest  # noqa: Y015
 
 @_typing.final
 class PingRequest(_message.Message):
