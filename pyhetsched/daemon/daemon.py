@@ -158,6 +158,7 @@ class Daemon:
         self._allocator.config = config.allocation
         self._giveback.config = config.allocation
         self._watcher.poke()
+        self._steerer.poke()
 
     def stop(self) -> None:
         """Stop serving, write what is left, close the database."""

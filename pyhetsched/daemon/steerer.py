@@ -68,6 +68,7 @@ class Steerer:
         self.waiting: Mapping[int, JobAsk] = {}
         self.config = config
         book.listeners.append(self.poke)
+        watcher.listeners.append(self.poke)
         allocator.on_start = self._started
         self.on_seen: Callable[[Iterable[str]], None] = lambda decision_ids: None
 

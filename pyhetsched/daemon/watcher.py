@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from pyhetsched.clock import Clock
 from pyhetsched.config import Config
@@ -40,6 +40,7 @@ class Watcher:
         self._as_of_s = 0.0
         self._view = ClusterView(mig_feature=config.slurm.mig_feature, whole_feature=config.slurm.whole_feature)
         self._standing = self._view
+        self.listeners: list[Callable[[], None]] = []
         self._wake = threading.Event()
         self._seen = threading.Event()
         self._stopping = False
@@ -159,6 +160,8 @@ class Watcher:
         )  # fmt: skip
         if self._view != self._standing:
             self._standing = self._view
+            for listener in self.listeners:
+                listener()
 
     @property
     def pool_nodes(self) -> frozenset[str]:
