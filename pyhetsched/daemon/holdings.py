@@ -50,6 +50,11 @@ class Holdings:
             if len(self._ended) > _MOST_ENDED:
                 del self._ended[next(iter(self._ended))]
 
+    def has_ended(self, job_id: int) -> bool:
+        """Return whether a run of the job is known to be over."""
+        with self._lock:
+            return job_id in self._ended
+
     def released(self, job_id: int, node: str) -> None:
         """A job's slices on ``node`` are gone; its shards there will be free as soon as the Epilog has ended."""
         with self._lock:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyhetsched.clock import Clock
 from pyhetsched.daemon.steering_plan import Tickets
-from pyhetsched.mig.steering import MOST_TICKETS, Ask, NodeGpus, PickRule, hole_at_pick, predictor_of
+from pyhetsched.mig.steering import MOST_TICKETS, Ask, NodeGpus, PendingSlices, PickRule, hole_at_pick, predictor_of
 
 _KEPT_S = 3.0
 _NODES_TRIED = 64
@@ -36,10 +36,11 @@ class _Desk:
         self.name = node.name
         self._node = node
         self._profiles = profiles
-        self._predictor = predictor_of(node.model, rule)
+        self._rule = rule
         self._known: dict[frozenset[tuple[tuple[str, ...], int]], bool] = {}
-        ask = self._predictor.ask(profiles)
-        self.has_room = ask is not None and self._predictor.pick(node.gpus, ask.shards) is not None
+        predictor = predictor_of(node.model, rule)
+        ask = predictor.ask(profiles)
+        self.has_room = ask is not None and predictor.pick(node.gpus, ask.shards) is not None
         self.is_hole = self.has_room and hole_at_pick(node, profiles, rule)
 
     def is_safe(self, given: Mapping[tuple[str, ...], int]) -> bool:
@@ -52,12 +53,7 @@ class _Desk:
     def _any_order(self, given: Mapping[tuple[str, ...], int]) -> bool:
         if sum(given.values()) >= MOST_TICKETS:
             return False
-        asks: Counter[Ask] = Counter()
-        for kind, count in (*given.items(), (self._profiles, 1)):
-            ask = self._predictor.ask(kind)
-            if ask is not None:
-                asks[ask] += count
-        return self._predictor.any_order_is_safe(self._node.gpus, asks)
+        return _any_order_is_safe(self._node, Counter(given) + Counter((self._profiles,)), self._rule)
 
 
 class Wish:
@@ -93,11 +89,26 @@ class OpenSubmits:
             self._drop(in_it)
         return nodes
 
-    def planned(self, tickets: Tickets, decision_ids: Iterable[str]) -> None:
-        """A plan has been carried out: what it left open, and which waiting jobs it knew."""
+    def take(self, tickets: Tickets, decision_ids: Collection[str], counted: Collection[str],
+             nodes: Iterable[NodeGpus], rule: PickRule, insist: bool = False) -> bool:  # fmt: skip
+        """Take over what a plan leaves open on each of ``nodes``; False if submits came between and it is unsafe now.
+
+        The plan knew the waiting jobs of ``decision_ids``, and ``counted`` of those that were being submitted.
+        With ``insist`` it is taken over whatever came between.
+        """
         with self._lock:
+            late: dict[str, Counter[tuple[str, ...]]] = {}
+            for decision_id, job in self._open.items():
+                if decision_id not in counted and decision_id not in decision_ids:
+                    late.setdefault(job.node, Counter())[job.profiles] += 1
+            if not insist and not all(
+                _any_order_is_safe(node, late[node.name] + Counter(tickets.get(node.name, {})), rule)
+                for node in nodes if node.name in late
+            ):  # fmt: skip
+                return False
             self._tickets = tickets
             self._drop(decision_ids)
+            return True
 
     def started(self, decision_id: str) -> None:
         """The job of this decision has its GPU, as the next picture will show, or is back in the queue."""
@@ -105,6 +116,12 @@ class OpenSubmits:
             job = self._open.get(decision_id)
             if job is not None:
                 job.started = True
+
+    def open(self) -> dict[str, PendingSlices]:
+        """Return the jobs that may start before a plan has seen them, by decision."""
+        with self._lock:
+            self._drop_old()
+            return {i: PendingSlices(0, job.profiles, frozenset((job.node,))) for i, job in self._open.items()}
 
     def withdraw(self, decision_id: str) -> None:
         """Forget a job that was counted and then decided anew."""
@@ -151,3 +168,14 @@ class OpenSubmits:
         for job in self._open.values():
             kinds = self._given.setdefault(job.node, {})
             kinds[job.profiles] = kinds.get(job.profiles, 0) + 1
+
+
+def _any_order_is_safe(node: NodeGpus, kinds: Mapping[tuple[str, ...], int], rule: PickRule) -> bool:
+    """Whether jobs of these kinds can start on a node in any order."""
+    predictor = predictor_of(node.model, rule)
+    asks: Counter[Ask] = Counter()
+    for profiles, count in kinds.items():
+        ask = predictor.ask(profiles)
+        if ask is not None:
+            asks[ask] += count
+    return predictor.any_order_is_safe(node.gpus, asks)

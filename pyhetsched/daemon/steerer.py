@@ -33,6 +33,7 @@ from pyhetsched.slurm.snapshot import gpu_types
 log = logging.getLogger(__name__)
 
 _ANSWER_S = 60.0
+_ATTEMPTS = 4
 _RELEASE_S = 2.0
 _SUBMIT_S = 0.5
 _BURST_S = 2.0
@@ -56,6 +57,8 @@ class Steerer:
         self._wake = threading.Event()
         self._stopping = False
         self._connection: Connection | None = None
+        self._clock = clock
+        self._open_jobs: frozenset[int] = frozenset()
         self.submits = OpenSubmits(clock)
         self._wishes: tuple[ClusterView, tuple[NodeGpus, ...], dict[object, tuple[Wish, frozenset[str], JobAsk]]]
         self._wishes = (watcher.view, (), {})
@@ -221,29 +224,54 @@ class Steerer:
         self._drop_planner()
 
     def _cycle(self) -> None:
-        self._nodes = self.submits.see(self.node_gpus)
+        """Plan, until submits that came meanwhile leave the plan safe, and have it carried out."""
+        connection = self._connected()
+        for attempt in range(_ATTEMPTS):
+            state = self._state()
+            answer = self._ask_planner(connection, state)
+            waiting = {decision_id for decision_id, _ in answer.asks.values()}
+            taken = self.submits.take(
+                answer.open_to, waiting, state.submits, state.nodes, self._pick, attempt == _ATTEMPTS - 1
+            )  # fmt: skip
+            connection.send(taken)
+            if taken:
+                break
+        self._open_jobs = answer.open_jobs
+        self.on_seen(waiting)
+        self._allocator.learn_pending(answer.asks)
+        # A job that was given back waits for its time to begin, and wants a place all the same.
+        back = {i: ask for i, (_, ask) in answer.asks.items() if self._giveback.times(i)}
+        self.waiting = {**answer.waiting, **back}
+        self._receive(connection)
+
+    def _connected(self) -> Connection:
         if self._connection is None:
             ours, theirs = multiprocessing.Pipe()
             self._connection = ours
             self._start_planner(theirs, self.config)
             theirs.close()
-        state = SteeringState(
-            self._nodes, self._watcher.view, self._giveback.bounced(),
-            self._pick, self.config.steering.strict, *self._pool(),
+        return self._connection
+
+    def _state(self) -> SteeringState:
+        there = {item.job_id for item in self._book.open()}
+        placed = frozenset(i for i in self._open_jobs if i in there or self._allocator.holdings.has_ended(i))
+        self._nodes = self.submits.see(self.node_gpus)
+        return SteeringState(
+            self._nodes, self._watcher.view, self._giveback.bounced(), self._pick, self.config.steering.strict,
+            *self._pool(), placed, self._clock.monotonic_s(), self.submits.open(),
         )  # fmt: skip
-        self._connection.send(state)
-        if not self._connection.poll(_ANSWER_S):
+
+    def _ask_planner(self, connection: Connection, state: SteeringState) -> Steering:
+        connection.send(state)
+        answer = self._receive(connection)
+        if not isinstance(answer, Steering):
+            raise HetschedError(str(answer))
+        return answer
+
+    def _receive(self, connection: Connection) -> object:
+        if not connection.poll(_ANSWER_S):
             raise OSError(f"it has not answered for {_ANSWER_S:.0f} s")
-        answer = self._connection.recv()
-        if isinstance(answer, str):
-            raise HetschedError(answer)
-        self._allocator.learn_pending(answer.asks)
-        waiting = [decision_id for decision_id, _ in answer.asks.values()]
-        self.submits.planned(answer.open_to, waiting)
-        self.on_seen(waiting)
-        # A job that was given back waits for its time to begin, and wants a place all the same.
-        back = {i: ask for i, (_, ask) in answer.asks.items() if self._giveback.times(i)}
-        self.waiting = {**answer.waiting, **back}
+        return connection.recv()
 
     def _pool(self) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
         if self.pools is None:
@@ -292,18 +320,26 @@ def planning_process(connection: Connection, config: Config) -> None:
             state = connection.recv()
         except (EOFError, OSError):
             return
-        connection.send(_plan(gateway, planner, state))
+        try:
+            steering = planner.plan(gateway.pending(), state)
+        except HetschedError as error:
+            connection.send(str(error))
+            continue
+        connection.send(steering)
+        try:
+            if connection.recv():
+                _carry_out(gateway, steering)
+                connection.send("done")
+            else:
+                planner.take_back()
+        except (EOFError, OSError):
+            return
 
 
-def _plan(gateway: DirectSlurm, planner: Planner, state: SteeringState) -> Steering | str:
-    try:
-        steering = planner.plan(gateway.pending(), state)
-    except HetschedError as error:
-        return str(error)
+def _carry_out(gateway: DirectSlurm, steering: Steering) -> None:
     for job_id, nodes in steering.changes.items():
         try:
             gateway.exclude(job_id, nodes)
         except HetschedError as error:
             # It has started or ended since we looked.
             log.debug("job %d: not steered: %s", job_id, error)
-    return steering

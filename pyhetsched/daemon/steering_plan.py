@@ -21,6 +21,10 @@ Tickets = Mapping[str, Mapping[tuple[str, ...], int]]
 """By node: how many jobs of each kind (profiles on one GPU) may start there."""
 
 
+#: A start reaches us within this, or was none.
+_STARTS_S = 3.0
+
+
 @dataclass(frozen=True, slots=True)
 class SteeringState:
     """What the serving side knows: GPUs of the nodes in MIG mode, the view, and where jobs were given back."""
@@ -33,6 +37,11 @@ class SteeringState:
     closed_to_slices: frozenset[str] = frozenset()
     closed_to_whole: frozenset[str] = frozenset()
     pool: frozenset[str] = frozenset()
+    #: Of the jobs that the last plan left open somewhere, those that the picture of the GPUs shows.
+    placed: frozenset[int] = frozenset()
+    now_s: float = 0.0
+    #: By decision id: the jobs that are being submitted, each open to one node.
+    submits: Mapping[str, PendingSlices] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +49,22 @@ class Steering:
     """What the planning side found.
 
     The changes to make, what each job may have, the asks of those that could start, and by node the kinds of slice
-    jobs (profiles on one GPU) that it is left open to, with their number.
+    jobs (profiles on one GPU) that it is left open to, with their number, and the jobs that these are.
     """
 
     changes: Mapping[int, frozenset[str]]
     asks: Mapping[int, tuple[str, JobAsk]]
     waiting: Mapping[int, JobAsk] = field(default_factory=dict)
     open_to: Tickets = field(default_factory=dict)
+    open_jobs: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A job, its profiles and the nodes that it was left open on, when it was last seen waiting."""
+
+    slices: PendingSlices
+    seen_s: float
 
 
 class Planner:
@@ -56,9 +74,11 @@ class Planner:
         self._set: dict[int, frozenset[str]] = {}
         self._owners: dict[int, frozenset[str]] = {}
         self._kept: Mapping[int, frozenset[str]] = {}
+        self._open: dict[int, _Open] = {}
 
     def plan(self, jobs: Sequence[PendingJob], state: SteeringState) -> Steering:
-        """Return the excluded nodes of every job that must have others than it has."""
+        """Return the excluded nodes of every job that must have others than it has; see `take_back`."""
+        self._before = (dict(self._set), dict(self._owners), self._kept, self._open)
         known = {job.job_id: found for job in jobs if (found := decode(job.admin_comment))}
         wants = {job_id: ask for job_id, (_, ask) in known.items()}
         startable = [job for job in jobs if job.job_id in known and _could_start(job)]
@@ -68,7 +88,15 @@ class Planner:
         waiting = sorted(slices, key=lambda job: (-job.priority, job.job_id))
         asks = list(_asks(waiting, known, owners, state.view))
         eligible = {ask.job_id: ask.nodes or frozenset() for ask in asks}
-        steering = steer(state.nodes, asks, state.pick)
+        starting = self._starting({job.job_id for job in jobs}, state)
+        seen = {decision_id for decision_id, _ in known.values()}
+        submits = [slices for decision_id, slices in state.submits.items() if decision_id not in seen]
+        steering = steer(state.nodes, asks, state.pick, [*starting, *submits])
+        self._open = {i: job for i, job in self._open.items() if job.slices in starting}
+        self._open |= {
+            ask.job_id: _Open(PendingSlices(ask.job_id, ask.profiles, steering.open_to[ask.job_id]), state.now_s)
+            for ask in asks if steering.open_to.get(ask.job_id)
+        }  # fmt: skip
         self._kept = settle(self._kept, steering, eligible, state.strict)
         changes: dict[int, frozenset[str]] = {}
         for job in (*slices, *others):
@@ -80,7 +108,22 @@ class Planner:
             self._set[job.job_id] = wanted
         self._forget({job.job_id for job in jobs})
         startable_asks = {job.job_id: wants[job.job_id] for job in startable}
-        return Steering(changes, known, startable_asks, _tickets(asks, steering.open_to))
+        tickets = _tickets(job.slices for job in self._open.values())
+        return Steering(changes, known, startable_asks, tickets, frozenset(self._open))
+
+    def take_back(self) -> None:
+        """Forget the last plan: it was not carried out."""
+        self._set, self._owners, self._kept, self._open = self._before
+
+    def _starting(self, waiting: Collection[int], state: SteeringState) -> list[PendingSlices]:
+        """Jobs that were left open and wait no more, but are not in the picture: slurmctld has just started them.
+
+        Its prolog tells us some hundredths of a second later. One that does not turn up was cancelled.
+        """
+        return [
+            job.slices for job_id, job in self._open.items()
+            if job_id not in waiting and job_id not in state.placed and state.now_s - job.seen_s < _STARTS_S
+        ]  # fmt: skip
 
     def _owners_of(self, job: PendingJob, state: SteeringState) -> frozenset[str]:
         now, last = names(job.excluded_nodes), self._set.get(job.job_id)
@@ -138,13 +181,13 @@ def _closed_to(job: PendingJob, ask: JobAsk, owners: frozenset[str], state: Stee
     return closed if could - closed - owners else frozenset()
 
 
-def _tickets(asks: Iterable[PendingSlices], open_to: Mapping[int, frozenset[str]]) -> Tickets:
+def _tickets(open_jobs: Iterable[PendingSlices]) -> Tickets:
     """Return how many jobs of each kind may start on each node."""
     found: dict[str, dict[tuple[str, ...], int]] = {}
-    for ask in asks:
-        for node in open_to.get(ask.job_id, ()):
+    for job in open_jobs:
+        for node in job.nodes or ():
             kinds = found.setdefault(node, {})
-            kinds[ask.profiles] = kinds.get(ask.profiles, 0) + 1
+            kinds[job.profiles] = kinds.get(job.profiles, 0) + 1
     return found
 
 
@@ -165,4 +208,5 @@ def _asks(jobs: Iterable[PendingJob], known: Mapping[int, tuple[str, JobAsk]], o
             if any(serves(node, ask, group.model_key or "", job.partitions) for group in node.gpus if group.mig_enabled)
             and (not required or name in required)
         )  # fmt: skip
-        yield PendingSlices(job.job_id, profiles, nodes - owners[job.job_id])
+        nodes -= owners[job.job_id]
+        yield PendingSlices(job.job_id, profiles, nodes, nodes - names(job.excluded_nodes))

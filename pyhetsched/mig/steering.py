@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import enum
 import functools
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -57,17 +58,21 @@ def gpu_of(layout: Layout, shards_free: int | None = None) -> Gpu:
 class PendingSlices:
     """One pending slice job: the profiles it needs on one GPU of each of its nodes, by name.
 
-    ``nodes`` are the nodes that it may use at all, None for any. Jobs are given in the order in which Slurm
-    will try them.
+    ``nodes`` are the nodes that it may use at all, None for any, and ``open_now`` those of them that it is not kept
+    from at present. Jobs are given in the order in which Slurm will try them.
     """
 
     job_id: int
     profiles: tuple[str, ...]
     nodes: frozenset[str] | None = None
+    open_now: frozenset[str] = frozenset()
 
 
 MOST_TICKETS = 8
 """Jobs that a node is left open to at a time; bounds the orders that are tried."""
+
+FEW_NODES = 4
+"""Nodes that a job may be open on now for its places to be kept."""
 
 MOST_STATES = 400
 """Distinct states of a node that are tried before a further ticket is denied."""
@@ -191,16 +196,19 @@ def steer(
     nodes: Sequence[NodeGpus],
     pending: Sequence[PendingSlices],
     rule: PickRule = PickRule.FIRST_FIT,
+    starting: Sequence[PendingSlices] = (),
 ) -> Steering:
     """For each pending job the nodes to keep it away from until something changes, and those left open.
 
     A node with room by count is left open to those jobs, in queue order, for which every order of starting
     keeps clear of holes; each job is first left open on one such node, then on more while that is safe.
-    Nodes without room are not named: nothing can start there before a change. Deterministic; time grows with
-    nodes that have room times pending jobs.
+    Nodes without room are not named: nothing can start there before a change. Jobs in ``starting`` have left the
+    queue and are not in the picture yet: each may take its place on any of its nodes. Deterministic; time grows
+    with nodes that have room times pending jobs.
     """
-    desks = [_Desk(node, predictor_of(node.model, rule)) for node in nodes]
+    desks = [_Desk(node, predictor_of(node.model, rule), starting) for node in nodes]
     queues = _Queues(pending)
+    _keep_places(desks, queues, pending)
     for desk in desks:
         desk.hand_out(queues, unseen=True)
     for desk in desks:
@@ -211,6 +219,17 @@ def steer(
         for job in jobs:
             avoid[job.job_id] = closed - queues.open_to.get(job.job_id, frozenset())
     return Steering(avoid, queues.open_to)
+
+
+def _keep_places(desks: Iterable[_Desk], queues: _Queues, pending: Iterable[PendingSlices]) -> None:
+    """Leave jobs where they are open now, if they are open on few nodes: each move is a change to a job."""
+    by_name = {desk.node.name: desk for desk in desks}
+    for job in pending:
+        if len(job.open_now) > FEW_NODES:
+            continue
+        for name in sorted(job.open_now & by_name.keys()):
+            if by_name[name].offer(queues, (job.profiles, job.nodes), job):
+                break
 
 
 def settle(
@@ -256,25 +275,27 @@ class _Queues:
         jobs = self.by_kind[kind]
         if unseen:
             at = self.next_unseen[kind]
+            while at < len(jobs) and jobs[at].job_id in self.open_to:
+                at += 1
+            self.next_unseen[kind] = at
             return jobs[at] if at < len(jobs) else None
         return next((j for j in jobs[:MOST_TICKETS] if node not in self.open_to.get(j.job_id, ())), None)
 
-    def ticket(self, kind: _Kind, job: PendingSlices, node: str, unseen: bool) -> None:
+    def ticket(self, job: PendingSlices, node: str) -> None:
         """Note that ``job`` is left open on ``node``."""
         self.open_to[job.job_id] = self.open_to.get(job.job_id, frozenset()) | {node}
-        if unseen:
-            self.next_unseen[kind] += 1
 
 
 class _Desk:
     """One node handing out tickets."""
 
-    def __init__(self, node: NodeGpus, predictor: Predictor) -> None:
+    def __init__(self, node: NodeGpus, predictor: Predictor, starting: Iterable[PendingSlices]) -> None:
         self.node = node
         self.predictor = predictor
         self.gpus = node.gpus
-        self.given: dict[Ask, int] = {}
-        self.denied: set[Ask] = set()
+        asks = (predictor.ask(job.profiles) for job in starting if job.nodes is None or node.name in job.nodes)
+        self.given: dict[Ask, int] = Counter(ask for ask in asks if ask is not None)
+        self.denied: set[Ask | None] = set()
 
     def admits_by_count(self, kind: _Kind) -> bool:
         """Whether Slurm could start a job of this kind here now, hole or not."""
@@ -293,15 +314,28 @@ class _Desk:
             if not waiting:
                 return
             kind, job = min(waiting, key=lambda offer: queues.rank[offer[1].job_id])
-            ask = self.predictor.ask(kind[0])
-            if ask is None:
-                return
-            more = {**self.given, ask: self.given.get(ask, 0) + 1}
-            if self.predictor.any_order_is_safe(self.gpus, more):
-                self.given = more
-                queues.ticket(kind, job, self.node.name, unseen)
-            else:
-                self.denied.add(ask)
+            if not self._give(queues, kind, job):
+                self.denied.add(self._ask(kind))
+
+    def offer(self, queues: _Queues, kind: _Kind, job: PendingSlices) -> bool:
+        """Leave the node open to one job if that is safe; return whether it is."""
+        if not self.admits_by_count(kind) or not self._may_get(kind) or sum(self.given.values()) >= MOST_TICKETS:
+            return False
+        return self._give(queues, kind, job)
+
+    def _give(self, queues: _Queues, kind: _Kind, job: PendingSlices) -> bool:
+        ask = self._ask(kind)
+        if ask is None:
+            return False
+        more = {**self.given, ask: self.given.get(ask, 0) + 1}
+        if not self.predictor.any_order_is_safe(self.gpus, more):
+            return False
+        self.given = more
+        queues.ticket(job, self.node.name)
+        return True
+
+    def _ask(self, kind: _Kind) -> Ask | None:
+        return self.predictor.ask(kind[0])
 
     def _may_get(self, kind: _Kind) -> bool:
         """Not denied before, and more of its kind could start than already have tickets."""
