@@ -54,6 +54,47 @@ def test_hooks_are_answered_again_once_descriptors_are_free(tmp_path: Path) -> N
     server.stop()
 
 
+def _ping() -> bytes:
+    body = pb.HookRequest(version=1, ping=pb.PingRequest()).SerializeToString()
+    return len(body).to_bytes(4, "big") + body
+
+
+def test_a_connection_is_kept_for_further_questions_until_the_daemon_stops(tmp_path: Path) -> None:
+    hooks: Any = _Hooks()
+    server = HookServer(f"{tmp_path}/hook.sock", hooks, {os.geteuid()})
+    threading.Thread(target=server.run, daemon=True).start()
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(30)
+        client.connect(f"{tmp_path}/hook.sock")
+        for _ in range(3):
+            client.sendall(_ping())
+            assert client.recv(1000)
+        client.sendall(_ping() + _ping())
+        got = b""
+        while len(got) < 2 * 10:
+            got += client.recv(1000)
+        client.sendall(_ping()[:3])
+        client.sendall(_ping()[3:])
+        assert client.recv(1000)
+        server.stop()
+        assert client.recv(1000) == b""
+
+
+def test_many_who_keep_their_connection_leave_threads_for_others(tmp_path: Path) -> None:
+    hooks: Any = _Hooks()
+    server = HookServer(f"{tmp_path}/hook.sock", hooks, {os.geteuid()})
+    threading.Thread(target=server.run, daemon=True).start()
+    clients = [socket.socket(socket.AF_UNIX) for _ in range(20)]
+    for client in clients:
+        client.settimeout(30)
+        client.connect(f"{tmp_path}/hook.sock")
+        client.sendall(_ping())
+        assert client.recv(1000)
+    for client in clients:
+        client.close()
+    server.stop()
+
+
 def test_a_second_daemon_does_not_take_the_socket_of_the_first(tmp_path: Path) -> None:
     lock = stay_alone(f"{tmp_path}/hook.sock")
     with pytest.raises(ConfigError, match="another hetschedd serves"):
