@@ -1,12 +1,13 @@
 """One to many at submit: several small slices in place of one larger, where only these could start now. Pure.
 
-Slurm gives a job shards of one GPU per node, so the leaves lie together on one GPU; ranks that share a GPU
-need a collectives library that allows it, which the site declares (`pyhetsched.mig.flex`).
+Slurm gives a job shards of one GPU per node: the leaves lie together on one GPU or, where no GPU has room for all and
+the job may have several nodes, on one GPU of each. Ranks that share a GPU need a collectives library that allows it,
+which the site declares (`pyhetsched.mig.flex`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pyhetsched.config import SubmitConfig
@@ -15,6 +16,8 @@ from pyhetsched.mig.flex import CollectiveSupport
 from pyhetsched.mig.profiles import GpuModel, model_by_key, weight
 from pyhetsched.mig.steering import NodeGpus, PickRule, predictor_of
 from pyhetsched.model import JobAsk, JobField, SliceAsk, SubmitOutcome, SubmitRequest
+
+_MOST_ON_A_GPU = 7
 
 
 def support_of(config: SubmitConfig) -> CollectiveSupport:
@@ -36,11 +39,16 @@ def flexed(
     if _starts((ask.slices[0].profile,), nodes, pick):
         return outcome
     try:
-        options = _common_leaves(ask, tasks)
-        leaves = next((found for found in options if _starts((found[0],) * tasks, nodes, pick)), None)
+        leaves = list(_common_leaves(ask, tasks))
     except LayoutError:
         return outcome  # a model that is not in the catalogue any more
-    return _with_leaves(outcome, leaves[0], tasks, leaves[1]) if leaves else outcome
+    for leaf, shards in leaves:
+        if _starts((leaf,) * tasks, nodes, pick):
+            return _with_leaves(outcome, leaf, tasks, shards)
+    for leaf, shards in leaves if _may_spread(request) else ():
+        if _starts_spread(leaf, tasks, nodes, pick):
+            return _spread(outcome, leaf, tasks, shards // tasks)
+    return outcome
 
 
 def _one_slice(ask: JobAsk) -> bool:
@@ -57,6 +65,21 @@ def _starts(profiles: tuple[str, ...], nodes: Sequence[NodeGpus], pick: PickRule
         if ask is not None and predictor.start(node.gpus, ask) not in (None, node.gpus):
             return True
     return False
+
+
+def _may_spread(request: SubmitRequest) -> bool:
+    """Whether the tasks may lie on several nodes. The steps of srun and salloc could not find their shards there."""
+    free = request.max_nodes != 1 and not (request.ntasks_per_node or request.required_nodes or request.tres_per_task)
+    return request.batch and free
+
+
+def _starts_spread(leaf: str, tasks: int, nodes: Sequence[NodeGpus], pick: PickRule) -> bool:
+    """Whether the tasks could start now, each with its leaf, as many on a node as the GPU there has room for."""
+    left = tasks
+    for node in nodes:
+        room = (n for n in range(min(left, _MOST_ON_A_GPU), 0, -1) if _starts((leaf,) * n, [node], pick))
+        left -= next(room, 0)
+    return not left
 
 
 def _common_leaves(ask: JobAsk, tasks: int) -> Iterator[tuple[str, int]]:
@@ -79,19 +102,41 @@ def _stands_for(model: GpuModel, name: str, tasks: int, asked: str) -> bool:
 
 
 def _with_leaves(outcome: SubmitOutcome, leaf: str, tasks: int, shards: int) -> SubmitOutcome:
-    ask, field = outcome.ask, JobField.TRES_PER_NODE
-    old, new = f"shard:{ask.shards}", f"shard:{shards}"
-    written = outcome.changes.get(field, "").split(",")
-    if f"gres/{old}" not in written:
+    written = _written(outcome)
+    old = f"gres/shard:{outcome.ask.shards}"
+    if old not in written:
         return outcome
-    said = f"{tasks} x {leaf}, one for each task, in place of {ask.slices[0].profile}, which could not start now"
+    fields = {JobField.TRES_PER_NODE: ",".join(f"gres/shard:{shards}" if w == old else w for w in written)}
+    ask = replace(outcome.ask, slices=(SliceAsk(leaf, tasks),), shards=shards)
+    return _served(outcome, ask, fields, f"{tasks} x {leaf}, one for each task", f"{shards} shards")
+
+
+def _spread(outcome: SubmitOutcome, leaf: str, tasks: int, shards: int) -> SubmitOutcome:
+    written = _written(outcome)
+    old = f"gres/shard:{outcome.ask.shards}"
+    if old not in written:
+        return outcome
+    fields = {
+        JobField.TRES_PER_NODE: ",".join(w for w in written if w != old),
+        JobField.TRES_PER_TASK: f"gres/shard:{shards}",
+    }
+    ask = replace(outcome.ask, slices=(SliceAsk(leaf, 1),), shards=shards, per_task=True)
+    how = f"{tasks} x {leaf}, one for each task, on GPUs of several nodes"
+    return _served(outcome, ask, fields, how, f"{shards} shards for each task")
+
+
+def _written(outcome: SubmitOutcome) -> list[str]:
+    return outcome.changes.get(JobField.TRES_PER_NODE, "").split(",")
+
+
+def _served(
+    outcome: SubmitOutcome, ask: JobAsk, fields: Mapping[JobField, str], how: str, shards: str
+) -> SubmitOutcome:
+    said = f"{how}, in place of {outcome.ask.slices[0].profile}, which could not start now"
     return replace(
-        outcome,
-        ask=replace(ask, slices=(SliceAsk(leaf, tasks),), shards=shards),
-        changes={**outcome.changes, field: ",".join(f"gres/{new}" if w == f"gres/{old}" else w for w in written)},
-        became=f"{said} ({shards} shards)",
+        outcome, ask=ask, changes={**outcome.changes, **fields}, became=f"{said} ({shards})",
         message=f"hetsched: {outcome.asked} -> {said}" if outcome.message else "",
-    )
+    )  # fmt: skip
 
 
 def _version(text: str) -> tuple[int, int] | None:

@@ -83,7 +83,7 @@ def _from_shards(ask: JobAsk | None, shards: Mapping[int, int], models: Mapping[
     per_task = sum(item.count for item in ask.slices)
     if ask.flex and not ask.per_task and per_task > 1:
         return NodeNeeds(tuple(found), 1, flex=True)
-    return NodeNeeds(tuple(found), per_task if ask.per_task else 0)
+    return NodeNeeds(tuple(found), per_task if ask.per_task else 0, flex=ask.flex and ask.per_task)
 
 
 def _from_whole_gpus(ask: JobAsk, gpus: Mapping[int, GpuModel]) -> NodeNeeds:

@@ -56,3 +56,36 @@ def test_two_leaves_start_where_the_slice_could_not(quiet_cluster: Slurm, daemon
         assert quiet_cluster.wait_ended(whole) == "COMPLETED", explained(whole)
         assert profiles_seen(quiet_cluster.output("alice", whole)) == ["2g.12gb"]
     wait_clean(quiet_cluster)
+
+A100_NODES = ("a100-0", "a100-1")
+SPREAD = ("-n4", "-C", "a100", "--gres=gpu:3g.40gb:1")
+
+
+def leave_three_small_places(slurm: Slurm, node: str) -> None:
+    """Jobs that leave three slices 1g free on one GPU of a node with four, and no place for a 3g."""
+    for profile in (*("7g.80gb",) * 3, "3g.40gb", "1g.10gb"):
+        job = slurm.sbatch("bob", "-w", node, f"--gres=gpu:{profile}:1", wrap="echo started; sleep 600")
+        wait_started(slurm, "bob", job)
+
+
+def test_leaves_of_several_gpus_start_where_no_gpu_has_room_for_all(quiet_cluster: Slurm, daemons: Daemons) -> None:
+    with configured(daemons, "[submit]\nallow_flex = true\nflex_patched = true"):
+        for node in A100_NODES:
+            leave_three_small_places(quiet_cluster, node)
+
+        def would_become() -> bool:
+            said = run_as("alice", "hetsched", "would-run", *SPREAD, "--comment=hetsched:flex=yes").out
+            return "on GPUs of several nodes" in said
+
+        wait_until(would_become, 20, "the places seen")
+        job = quiet_cluster.sbatch("alice", *SPREAD, script=SCRIPT)
+        assert quiet_cluster.wait_ended(job) == "COMPLETED", explained(job)
+        output = quiet_cluster.output("alice", job)
+        seen = [uuids_of(output, f"task {rank}") for rank in range(4)]
+        assert all(len(uuids) == 1 for uuids in seen), output
+        assert len({uuid for uuids in seen for uuid in uuids}) == 4, output
+        assert re.findall(r"^nccl (\d+)$", output, re.MULTILINE) == ["11"] * 4
+        nodes = {word for word in A100_NODES if word in explained(job)}
+        assert nodes == set(A100_NODES), explained(job)
+        quiet_cluster.cancel_everything()
+    wait_clean(quiet_cluster)

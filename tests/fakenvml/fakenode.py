@@ -12,6 +12,7 @@ Every attribute of a worker is a call that runs in its process: a function of ``
 from __future__ import annotations
 
 import fcntl
+import contextlib
 import functools
 import json
 import os
@@ -85,7 +86,8 @@ class Worker:
         """End the process, if it still runs, and wait for it."""
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
-            pipe.close()
+            with contextlib.suppress(BrokenPipeError):  # it was killed, and a call to it is not flushed
+                pipe.close()
         self._process.wait(timeout=30)
 
     def kill(self) -> None:

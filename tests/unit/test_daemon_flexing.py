@@ -59,6 +59,44 @@ def test_it_stays_where_the_slice_itself_can_start() -> None:
     assert changed(ROOM) is OUTCOME
 
 
+def nodes_with(*layouts: str) -> list[NodeGpus]:
+    return [dataclasses.replace(node(layout), name=f"n{i}") for i, layout in enumerate(layouts)]
+
+
+#: Two slices 1g fit on this GPU, and no 3g.
+HALF = "3g.40gb@0,1g.10gb@4"
+
+
+def spread(nodes: list[NodeGpus], **request: object) -> SubmitOutcome:
+    wanted = dataclasses.replace(REQUEST, batch=True, **request)  # type: ignore[arg-type]
+    return flexed(wanted, OUTCOME, nodes, PickRule.FIRST_FIT, PATCHED)
+
+
+def test_leaves_lie_on_gpus_of_several_nodes_where_no_gpu_has_room_for_all() -> None:
+    outcome = spread(nodes_with(HALF, HALF))
+    assert outcome.ask.slices == (SliceAsk("1g.10gb", 1),)
+    assert (outcome.ask.shards, outcome.ask.per_task) == (4, True)
+    assert outcome.changes == {JobField.TRES_PER_NODE: "", JobField.TRES_PER_TASK: "gres/shard:4"}
+    assert "4 x 1g.10gb, one for each task, on GPUs of several nodes" in outcome.message
+    needs = node_needs(outcome.ask, (), {1: 8}, {1: MODEL})
+    assert (needs.slices_per_task, needs.flex, needs.mismatch) == (1, True, "")
+    assert [p.name for p in needs.gpus[0].profiles] == ["1g.10gb"] * 2
+
+
+def test_one_gpu_is_preferred_to_several() -> None:
+    assert not spread([*nodes_with(HALF, HALF), HOLE]).ask.per_task
+
+
+@pytest.mark.parametrize("request_", [{"max_nodes": 1}, {"ntasks_per_node": 4}, {"batch": False}], ids=str)
+def test_it_stays_where_the_job_may_have_one_node_only(request_: dict[str, object]) -> None:
+    wanted = dataclasses.replace(REQUEST, **{"batch": True, **request_})  # type: ignore[arg-type]
+    assert flexed(wanted, OUTCOME, nodes_with(HALF, HALF), PickRule.FIRST_FIT, PATCHED) is OUTCOME
+
+
+def test_it_stays_where_several_gpus_have_no_room_either() -> None:
+    assert spread(nodes_with(HALF)) is OUTCOME
+
+
 def test_it_stays_where_nothing_can_start() -> None:
     assert changed(node("4g.40gb@0,3g.40gb@4")) is OUTCOME
 
