@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from conftest import Daemons, Slurm, run_as, wait_until
@@ -85,7 +86,7 @@ def test_leaves_of_several_gpus_start_where_no_gpu_has_room_for_all(quiet_cluste
         assert all(len(uuids) == 1 for uuids in seen), output
         assert len({uuid for uuids in seen for uuid in uuids}) == 4, output
         assert re.findall(r"^nccl (\d+)$", output, re.MULTILINE) == ["11"] * 4
-        nodes = {word for word in A100_NODES if word in explained(job)}
+        nodes = {word for word in A100_NODES if word in json.dumps(explained(job))}
         assert nodes == set(A100_NODES), explained(job)
         quiet_cluster.cancel_everything()
     wait_clean(quiet_cluster)

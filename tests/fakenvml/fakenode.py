@@ -11,8 +11,8 @@ Every attribute of a worker is a call that runs in its process: a function of ``
 
 from __future__ import annotations
 
-import fcntl
 import contextlib
+import fcntl
 import functools
 import json
 import os
