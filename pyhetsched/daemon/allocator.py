@@ -69,6 +69,7 @@ class Allocator:
         self.given_back = 0
         self.holdings = Holdings()
         self.on_start: Callable[[str], None] = lambda decision_id: None
+        self.on_seen: Callable[[str], object] = lambda decision_id: None
         self._asks: dict[int, tuple[str, JobAsk | None]] = {}
 
     def concerns(self, node_list: str) -> bool:
@@ -114,6 +115,7 @@ class Allocator:
         found = decode(job.admin_comment)
         decision_id, ask = found if found else ("", None)
         self._asks[job.job_id] = (decision_id, ask)
+        self.on_seen(decision_id)
         self.holdings.note(job)
         try:
             self._store.remember_job(KnownJob(

@@ -49,6 +49,7 @@ log = logging.getLogger(__name__)
 
 _STOP_S = 5.0
 _FIRST_LOOK_S = 2.0
+_FLUSH_S = 0.5
 
 
 class Daemon:
@@ -79,7 +80,9 @@ class Daemon:
         hooks = Hooks(
             self._submitter, self._allocator, self._tracker, enabled, self._authenticator.identify, clock
         )
+        self._repeated = hooks.repeated
         self._steerer.on_seen = hooks.repeated.used
+        self._allocator.on_seen = lambda decision_id: hooks.repeated.used((decision_id,))
         self._hook_server = HookServer(config.daemon.hook_socket, hooks, {0, uid_of(config.slurm.user), os.geteuid()})
         node = NodeService(
             self._book, self._allocator, self._giveback, self._watcher,
@@ -95,7 +98,9 @@ class Daemon:
         self._server = grpc.server(
             ThreadPoolExecutor(config.daemon.threads, "grpc"), interceptors=[self._authenticator]
         )
-        placement = PlacementService(Explainer(gateway, self._allocator, decisions, reservations), decisions, journal)
+        explainer = Explainer(gateway, self._allocator, decisions, reservations)
+        explainer.on_seen = self._record_used
+        placement = PlacementService(explainer, decisions, journal)
         control = ControlService(
             self._watcher, self._book, self._modes, self._submitter, self._allocator, journal, clock
         )
@@ -172,6 +177,11 @@ class Daemon:
         self._recorder.stop(_STOP_S)
         self._database.close()
         Path(self.config.daemon.socket).unlink(missing_ok=True)
+
+    def _record_used(self, decision_id: str) -> None:
+        """Record a decision that was given ahead, now that somebody wants to read it."""
+        if self._repeated.used((decision_id,)):
+            self._recorder.flush(_FLUSH_S)
 
     def _add_health_and_reflection(self) -> None:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from pyhetsched.daemon.allocator import Allocator
 from pyhetsched.daemon.auth import Caller
@@ -31,6 +32,8 @@ class Explainer:
         self._allocator = allocator
         self._store = store
         self._reservations = reservations
+        #: Told the decision of a job that Slurm has, before its record is read: see `RepeatedSubmits.used`.
+        self.on_seen: Callable[[str], object] = lambda decision_id: None
 
     def explain(self, text: str, me: Caller) -> pb.ExplainReply | None:
         """Return all about the job ``text`` names, None where there is nothing that ``me`` may see.
@@ -46,6 +49,8 @@ class Explainer:
         if jobs:
             live, others = jobs[0], jobs[1:]
             found = decode(live.admin_comment)
+            if found:
+                self.on_seen(found[0])
             reply = self._reply(_state_of(live), live.job_id, found[0] if found else "", live.uid, me)
             if reply is not None:
                 reply.others.extend(job.id_text for job in others if job.uid == live.uid)

@@ -49,7 +49,7 @@ class Reply:
     """What to send (b"": nothing), and what to do once it is sent, for slurmctld waits for it."""
 
     body: bytes = b""
-    after: Callable[[], None] | None = None
+    after: Callable[[], object] | None = None
 
 
 class Hooks:
@@ -148,7 +148,7 @@ class _Peer:
         self.connection = connection
         self.kept = False
         self._unread = bytearray()
-        self._later: list[Callable[[], None]] = []
+        self._later: list[Callable[[], object]] = []
 
     def read_frame(self) -> bytes:
         """Return the next request without its length, b"" where the peer has closed before it.
@@ -173,7 +173,7 @@ class _Peer:
         del unread[:end]
         return body
 
-    def do_later(self, what: Callable[[], None] | None, wait: bool) -> None:
+    def do_later(self, what: Callable[[], object] | None, wait: bool) -> None:
         """Do it now, or with ``wait`` after the next answer if a request is here already."""
         if what is not None:
             self._later.append(what)

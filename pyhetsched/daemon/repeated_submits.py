@@ -85,12 +85,18 @@ class RepeatedSubmits:
         """Record what was decided; after the reply, for slurmctld waits for that."""
         self._record(again.decision, again.decision_id)
 
-    def used(self, decision_ids: Iterable[str]) -> None:
-        """Record those of the decisions that were given ahead: the plugin, or a job in Slurm, says they are used."""
+    def used(self, decision_ids: Iterable[str]) -> int:
+        """Record those of the decisions that were given ahead: the plugin, or a job in Slurm, says they are used.
+
+        Returns how many these are.
+        """
+        found = 0
         for decision_id in decision_ids:
             decision, _ = self._spares.pop(decision_id, (None, 0.0))
             if decision is not None:
                 self._record(decision, decision_id)
+                found += 1
+        return found
 
     def keep(self, body: bytes, circumstances: Circumstances, submitted: Submitted, reply: bytes) -> None:
         """Keep the reply to a request that was decided under ``circumstances``, if it may be given again."""

@@ -72,8 +72,8 @@ class Steerer:
         self.config = config
         book.listeners.append(self.poke)
         watcher.listeners.append(self.poke)
-        allocator.on_start = self._started
-        self.on_seen: Callable[[Iterable[str]], None] = lambda decision_ids: None
+        allocator.on_start = self.submits.started
+        self.on_seen: Callable[[Iterable[str]], object] = lambda decision_ids: None
 
     def poke(self) -> None:
         """Something has changed: plan again soon."""
@@ -212,10 +212,6 @@ class Steerer:
                 break
         self._planned_submits = self._submits
         self._wake.clear()
-
-    def _started(self, decision_id: str) -> None:
-        self.submits.started(decision_id)
-        self.on_seen([decision_id])
 
     def stop(self) -> None:
         """End `run` and the planning process."""
