@@ -16,7 +16,9 @@ from pyhetsched.clock import Clock
 from pyhetsched.daemon.steering_plan import Tickets
 from pyhetsched.mig.steering import MOST_TICKETS, Ask, NodeGpus, PendingSlices, PickRule, hole_at_pick, predictor_of
 
-_KEPT_S = 3.0
+#: So long does a place wait for a job: one whose submit is under way, one that may yet be submitted.
+_KEPT_S, _KEPT_AHEAD_S = 3.0, 1.0
+_LOOK_S = 0.25
 _NODES_TRIED = 64
 
 @dataclass(slots=True)
@@ -79,6 +81,7 @@ class OpenSubmits:
         self._tickets: Tickets = {}
         self._open: dict[str, _Open] = {}
         self._given: dict[str, dict[tuple[str, ...], int]] = {}
+        self._look_again_s = 0.0
 
     def see(self, look: Callable[[], Sequence[NodeGpus]]) -> tuple[NodeGpus, ...]:
         """Take a new picture of the GPUs; jobs that had started before it are in it."""
@@ -128,37 +131,38 @@ class OpenSubmits:
         with self._lock:
             self._drop([decision_id])
 
-    def admit(self, decision_id: str, wish: Wish) -> list[str]:
+    def admit(self, decision_id: str, wish: Wish, ahead: bool = False) -> list[str]:
         """Return which of its nodes a new job is to be kept from, and count it where it may start.
 
+        With ``ahead`` it is one that may be submitted soon, or not.
         None where too few would be left: Slurm refuses a job that could not run on any node.
         """
         if wish.nodes_wanted > 1:
             kept_from = [desk.name for desk in wish.roomy if desk.is_hole]
         else:
-            desk = self._desk(decision_id, wish)
+            desk = self._desk(decision_id, wish, _KEPT_AHEAD_S if ahead else _KEPT_S)
             if desk is None and len(wish.roomy) == wish.admissible:
                 # It must be left open somewhere, and then rather where only the others' order is a risk.
                 desk = next((desk for desk in wish.roomy if not desk.is_hole), None)
             kept_from = [other.name for other in wish.roomy if other is not desk]
         return kept_from if wish.admissible - len(kept_from) >= wish.nodes_wanted else []
 
-    def _desk(self, decision_id: str, wish: Wish) -> _Desk | None:
+    def _desk(self, decision_id: str, wish: Wish, kept_s: float) -> _Desk | None:
         """The node that the job is left open on, where it is counted."""
         with self._lock:
             self._drop_old()
             for desk in wish.roomy[:_NODES_TRIED]:
                 given = self._given.get(desk.name, {})
                 if desk.is_safe(given):
-                    self._open[decision_id] = _Open(desk.name, wish.profiles, self._clock.monotonic_s() + _KEPT_S)
+                    self._open[decision_id] = _Open(desk.name, wish.profiles, self._clock.monotonic_s() + kept_s)
                     self._given[desk.name] = {**given, wish.profiles: given.get(wish.profiles, 0) + 1}
                     return desk
         return None
 
     def _drop_old(self) -> None:
-        oldest = next(iter(self._open.values()), None)
         now_s = self._clock.monotonic_s()
-        if oldest is not None and oldest.until_s < now_s:
+        if now_s >= self._look_again_s:
+            self._look_again_s = now_s + _LOOK_S
             self._drop([decision_id for decision_id, job in self._open.items() if job.until_s < now_s])
 
     def _drop(self, decision_ids: Iterable[str]) -> None:

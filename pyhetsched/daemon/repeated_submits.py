@@ -114,11 +114,11 @@ class RepeatedSubmits:
             as_spare = pb.HookReply(spare=[pb.HookReply.FromString(reply).submit]).SerializeToString()
             self._kept[body] = {**variants, key: _Kept(reply, as_spare, submitted.decision, steered)}
 
-    def _next(self, variants: dict[tuple[str, ...], _Kept]) -> tuple[_Kept, str] | None:
+    def _next(self, variants: dict[tuple[str, ...], _Kept], ahead: bool = False) -> tuple[_Kept, str] | None:
         """Return the reply that suits the GPUs now, and a decision id for it."""
         kept, decision_id = next(iter(variants.values())), new_id()
         if kept.steered is not None:
-            holes = self._submitter.steer(decision_id, kept.steered)
+            holes = self._submitter.steer(decision_id, kept.steered, ahead)
             if holes not in variants:
                 self._submitter.withdraw(decision_id)
                 return None
@@ -141,7 +141,7 @@ class RepeatedSubmits:
         steered = next(iter(variants.values())).steered is not None
         parts = [reply]
         for _ in range(_SPARES_STEERED if steered else _SPARES):
-            found = self._next(variants)
+            found = self._next(variants, ahead=True)
             if found is None:
                 break
             kept, decision_id = found

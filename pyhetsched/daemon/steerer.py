@@ -93,7 +93,7 @@ class Steerer:
             self._planned.wait_for(lambda: self._plans_done >= wanted or self._stopping, at_most_s)
 
     def admit(self, decision_id: str, ask: JobAsk, partitions: frozenset[str], excluded: frozenset[str],
-              nodes_wanted: int = 1) -> list[str]:  # fmt: skip
+              nodes_wanted: int = 1, ahead: bool = False) -> list[str]:  # fmt: skip
         """Return the nodes that a new job with ``ask`` must be kept from, lest it is admitted without a start for it.
 
         None where that are all nodes that it may have: Slurm refuses a job whose nodes are all excluded, and one
@@ -107,7 +107,7 @@ class Steerer:
             return self._without_last(closed, ask, partitions, excluded)
         # As of the last plan, a fraction of a second ago: a submit does not wait for a newer picture.
         wish, closed = self._wish(ask, partitions, excluded, closed, nodes_wanted)
-        kept_from = self.submits.admit(decision_id, wish)
+        kept_from = self.submits.admit(decision_id, wish, ahead)
         if not closed:
             return kept_from
         return sorted({*kept_from, *closed}) if wish.admissible > len(kept_from) else []

@@ -90,10 +90,10 @@ class Submitter:
         self.counts[Verdict(decision.outcome)] += 1
         self._journal.recorder.record(decision)
 
-    def steer(self, decision_id: str, steered: Steered) -> tuple[str, ...]:
-        """Return the nodes that a job must be kept from as things are now."""
+    def steer(self, decision_id: str, steered: Steered, ahead: bool = False) -> tuple[str, ...]:
+        """Return the nodes that a job must be kept from as things are now, or one that may follow (``ahead``)."""
         return tuple(self._steerer.admit(
-            decision_id, steered.ask, steered.partitions, steered.excluded, steered.nodes_wanted
+            decision_id, steered.ask, steered.partitions, steered.excluded, steered.nodes_wanted, ahead
         ))  # fmt: skip
 
     def withdraw(self, decision_id: str) -> None:

@@ -2,8 +2,8 @@
 
 The idea is that of Flex-MIG (arXiv 2511.09143): many leaves for one job, one rank a leaf, collectives through
 host memory because MIG instances have no peer-to-peer. Slurm gives a job shards of one GPU per node, so
-leaves on one node share a GPU. NCCL before 2.31 finds the same host and bus id twice there and stops with "Duplicate GPU
-detected"; 2.31 with a CUDA 13.0 driver supports it, experimentally (NVIDIA/nccl issue 1716).
+leaves on one node share a GPU. NCCL before 2.31 finds the same host and bus id twice there and stops with
+"Duplicate GPU detected"; 2.31 with a CUDA 13.0 driver supports it, experimentally (NVIDIA/nccl issue 1716).
 """
 
 from __future__ import annotations

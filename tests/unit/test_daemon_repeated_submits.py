@@ -26,7 +26,7 @@ class _Submitter:
     def circumstances(self) -> tuple[object, ...] | None:
         return self.now
 
-    def steer(self, decision_id: str, steered: Steered) -> tuple[str, ...]:
+    def steer(self, decision_id: str, steered: Steered, ahead: bool = False) -> tuple[str, ...]:
         return self.holes
 
     def withdraw(self, decision_id: str) -> None:
