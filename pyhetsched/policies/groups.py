@@ -40,6 +40,39 @@ class Groups:
         full[self.rows] = shares[self.group_of]
         return full
 
+    def deal(self, state: ClusterState, shares: Floats, fastest_first: bool) -> Floats:
+        """Return [M, J] from shares [G, J] per member, dealt out within each group: the shortest job has all it can.
+
+        Sums over a group are as with `expand`, so is every objective that adds up over jobs at their rates. Of jobs
+        that such an objective cannot tell apart, those with least left to run come first, then the oldest: shares
+        of a little each would keep all of them from ending (Schrage 1968, shortest remaining time first). With
+        ``fastest_first`` they get the fastest types of the group, else each job the same mix of types.
+        """
+        rows, group, place = self._in_line(state)
+        full = np.zeros((state.n_jobs, state.n_types))
+        if not fastest_first:
+            total = shares.sum(axis=1)
+            part = np.clip((total * self.size)[group] - place, 0.0, 1.0)
+            full[rows] = (shares / np.where(total > 0, total, 1.0)[:, None])[group] * part[:, None]
+            return full
+        fastest = np.argsort(-self.throughput, axis=1, kind="stable")
+        # The group's shares laid end to end, fastest type first; a job takes the stretch from its place to the next.
+        ends = np.cumsum(np.take_along_axis(shares, fastest, axis=1) * self.size[:, None], axis=1)
+        begins = np.concatenate([np.zeros((self.n_groups, 1)), ends[:, :-1]], axis=1)
+        got = np.minimum(place[:, None] + 1, ends[group]) - np.maximum(place[:, None], begins[group])
+        full[rows[:, None], fastest[group]] = np.maximum(got, 0.0)
+        return full
+
+    def _in_line(self, state: ClusterState) -> tuple[Ints, Ints, Ints]:
+        """Return [K] rows, groups and places within the group of all jobs, the shortest of each group first."""
+        best = np.where(state.usable, state.throughput, 0.0).max(axis=1, initial=0.0)
+        left_s = np.where(best > 0, state.remaining / np.where(best > 0, best, 1.0), np.inf)
+        rows = self.rows
+        order = np.lexsort((state.job_ids[rows], -state.age_s[rows], left_s[rows], self.group_of))
+        start = np.concatenate([[0], np.cumsum(self.size)[:-1]]).astype(np.int64)
+        group = self.group_of[order]
+        return rows[order], group, np.arange(len(rows)) - start[group]
+
 
 def group_jobs(state: ClusterState, *criteria: Floats | Ints, merge: bool = True) -> Groups:
     """Return groups equal in throughput, gang and every column of ``criteria`` ([M] each).

@@ -99,7 +99,7 @@ def max_throughput(state: ClusterState, options: ThroughputOptions, context: Con
     floor = options.floor * _isolated_rate(state)
     if options.packed and state.pairs is not None:
         return packed.maximise(state, unit, floor * (1 - _GIVE), context, "max-throughput")
-    return _most(state, state.throughput * unit[:, None], floor, context)
+    return _most(state, state.throughput * unit[:, None], floor, context, fastest_first=True)
 
 
 @max_throughput.rung(HIGHS)
@@ -107,7 +107,7 @@ def max_throughput_highs(state: ClusterState, options: ThroughputOptions, contex
     """Solve the same linear program by simplex, without pairs."""
     unit = state.weight / rate_unit(state, options.normalise)
     floor = options.floor * _isolated_rate(state)
-    return _most(state, state.throughput * unit[:, None], floor, context, simplex=True)
+    return _most(state, state.throughput * unit[:, None], floor, context, simplex=True, fastest_first=True)
 
 
 @policy(
@@ -217,9 +217,13 @@ def _per_dollar(state: ClusterState, options: CostOptions) -> Floats:
 
 
 def _most(
-    state: ClusterState, worth: Floats, floor: Floats, context: Context, simplex: bool = False
-) -> Allocation:
-    """Maximise sum of worth[m, j] X[m, j] with thr(m, X) >= floor_m, lowering all floors if need be."""
+    state: ClusterState, worth: Floats, floor: Floats, context: Context, simplex: bool = False,
+    fastest_first: bool = False,
+) -> Allocation:  # fmt: skip
+    """Maximise sum of worth[m, j] X[m, j] with thr(m, X) >= floor_m, lowering all floors if need be.
+
+    Without floors, equal jobs are served one after the other (`Groups.deal`).
+    """
     groups = group_jobs(state, floor, *worth.T)
     if not groups.n_groups:
         return empty(state)
@@ -232,6 +236,8 @@ def _most(
             notes = (f"all floors were lowered to {part:.4g} of what was asked",)
     answer = (_simplex if simplex else fill_rest)(state, groups, worth[at], need, context)
     told = levels.tell(state, groups, answer, answer.value, HIGHS if simplex else INTERIOR)
+    if not need.any():
+        told = replace(told, shares=groups.deal(state, answer.shares, fastest_first))
     return replace(told, diagnostics=replace(told.diagnostics, notes=notes))
 
 

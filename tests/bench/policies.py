@@ -52,8 +52,8 @@ REASONS = {
     "max_min_fairness_perf": "many optimal shares: the linear program has no single answer beyond the worst-off jobs",
     "max_min_fairness": "many optimal shares, and a random order of types in each round",
     "max_min_fairness_water_filling_perf": "no slack factor in the bottleneck test, so shares are exactly leximin",
-    "max_sum_throughput_perf": "many optimal shares: who gets left-over devices is free",
-    "max_sum_throughput_normalized_by_cost_perf": "rates normalised per job; Gavel's sums steps of different models",
+    "max_sum_throughput_perf": "of jobs that the sum cannot tell apart the shortest is served first, not all a little",
+    "max_sum_throughput_normalized_by_cost_perf": "of equal jobs the shortest is served first, not all a little",
     "isolated": "a random order of types in each round",
 }
 

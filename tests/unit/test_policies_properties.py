@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from pyhetsched.policies import ClusterState, GpuType, allocate, names
 from pyhetsched.policies.contract import changed
+from pyhetsched.policies.groups import group_jobs
 from pyhetsched.policies.reference import isolated_shares
 
 SETTINGS = settings(
@@ -174,3 +175,22 @@ def test_hierarchy_serves_equal_accounts_equally(state: ClusterState) -> None:
     if (~capped).any():
         np.testing.assert_allclose(sums[~capped], sums[~capped][0], rtol=1e-5)
         assert (sums[capped] <= sums[~capped][0] * (1 + 1e-5)).all()
+
+
+@pytest.mark.parametrize("fastest_first", [False, True])
+def test_shares_of_equal_jobs_are_dealt_to_the_shortest_first(fastest_first: bool) -> None:
+    rng = np.random.default_rng(5)
+    rates = np.array([[2.0, 1.0], [3.0, 3.0]])[rng.integers(0, 2, 40)]
+    state = ClusterState.from_arrays(
+        types=(GpuType("a", 8), GpuType("b", 5)), throughput=rates, remaining=rng.uniform(1, 100, 40)
+    )
+    groups = group_jobs(state)
+    shares = np.array([[0.3, 0.1], [0.2, 0.25]])[: groups.n_groups]
+    dealt = groups.deal(state, shares, fastest_first)
+    assert np.allclose(dealt.sum(axis=0), groups.expand(state, shares).sum(axis=0))
+    assert dealt.sum(axis=1).max() <= 1 + 1e-12
+    for group in range(groups.n_groups):
+        mine = groups.rows[groups.group_of == group]
+        line = dealt[mine[np.argsort(state.remaining[mine])]].sum(axis=1)
+        assert (np.diff(line) <= 1e-12).all(), "nobody has more than a shorter one"
+        assert np.count_nonzero((line > 1e-12) & (line < 1 - 1e-12)) <= 1, "one job at most has a part"
