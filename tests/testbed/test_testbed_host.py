@@ -23,10 +23,13 @@ WAIT_S = 120.0
 
 
 def start(*command: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
-    """Start a program as the leader of its own process group, as a terminal does."""
+    """Start a program as the leader of its own process group that Ctrl-C reaches, as a terminal does.
+
+    What was itself started in the background ignores SIGINT, and so would all that it starts.
+    """
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, process_group=0,
-        env={**os.environ, **(env or {})},
+        env={**os.environ, **(env or {})}, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
