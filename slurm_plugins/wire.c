@@ -191,6 +191,7 @@ static enum wire_result call_up(const char *socket_path, uid_t daemon_uid, int64
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 
+	*fd = -1;
 	if (strlen(socket_path) >= sizeof(address.sun_path))
 		return WIRE_ABSENT;
 	memcpy(address.sun_path, socket_path, strlen(socket_path));

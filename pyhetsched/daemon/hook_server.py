@@ -150,6 +150,11 @@ class _Peer:
         self._unread = bytearray()
         self._later: list[Callable[[], object]] = []
 
+    @property
+    def has_more(self) -> bool:
+        """Whether some of the next request is here."""
+        return bool(self._unread)
+
     def read_frame(self) -> bytes:
         """Return the next request without its length, b"" where the peer has closed before it.
 
@@ -178,9 +183,13 @@ class _Peer:
         if what is not None:
             self._later.append(what)
         if not (wait and self._unread):
-            later, self._later = self._later, []
-            for do in later:
-                do()
+            self.do_rest()
+
+    def do_rest(self) -> None:
+        """Do all that was put off."""
+        later, self._later = self._later, []
+        for do in later:
+            do()
 
 
 class HookServer:
@@ -251,12 +260,15 @@ class HookServer:
         if not self._may_ask(connection):
             connection.close()
             return
-        body = self._read(peer)
-        while body:
-            if not self._answer(peer, body):
-                return
-            body = self._read_next(peer)
-        connection.close()
+        try:
+            body = self._read(peer)
+            while body:
+                if not self._answer(peer, body):
+                    return
+                body = self._read_next(peer)
+            connection.close()
+        finally:
+            peer.do_rest()
 
     def _may_ask(self, connection: socket.socket) -> bool:
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
@@ -267,7 +279,9 @@ class HookServer:
         return uid in self._allowed
 
     def _read_next(self, peer: _Peer) -> bytes:
-        """Wait for a peer's next question, if that leaves enough threads for others."""
+        """Wait for a peer's next question, if it is here already or that leaves enough threads for others."""
+        if peer.has_more:
+            return self._read(peer)
         if not self._keepable.acquire(blocking=False):
             return b""
         self._kept.add(peer.connection)

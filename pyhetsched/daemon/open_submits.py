@@ -100,12 +100,15 @@ class OpenSubmits:
         With ``insist`` it is taken over whatever came between.
         """
         with self._lock:
-            late: dict[str, Counter[tuple[str, ...]]] = {}
+            others: dict[str, Counter[tuple[str, ...]]] = {}
+            late: set[str] = set()
             for decision_id, job in self._open.items():
-                if decision_id not in counted and decision_id not in decision_ids:
-                    late.setdefault(job.node, Counter())[job.profiles] += 1
+                if decision_id not in decision_ids:
+                    others.setdefault(job.node, Counter())[job.profiles] += 1
+                    if decision_id not in counted:
+                        late.add(job.node)
             if not insist and not all(
-                _any_order_is_safe(node, late[node.name] + Counter(tickets.get(node.name, {})), rule)
+                _any_order_is_safe(node, others[node.name] + Counter(tickets.get(node.name, {})), rule)
                 for node in nodes if node.name in late
             ):  # fmt: skip
                 return False

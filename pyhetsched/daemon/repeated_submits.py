@@ -17,9 +17,11 @@ from pyhetsched.rpc.gen import hook_pb2 as pb
 
 _MOST = 2000
 _MOST_VARIANTS = 20
+_MOST_SPARES = 5000
 _LONGEST = 4096
 _BURST = 3
-_BURST_GAP_S = 0.3
+#: Shorter than spares hold: who asks more seldom would not use them.
+_BURST_GAP_S = 0.19
 _SPARES, _SPARES_STEERED = 15, 12
 #: So long may the plugin use a spare: what an administrator changes meanwhile is not in it.
 _FOR_SPARE_MS = pb.HookReply(spare_ms=200).SerializeToString()
@@ -59,8 +61,8 @@ class RepeatedSubmits:
     def __init__(self, submitter: Submitter, clock: Clock) -> None:
         self._submitter = submitter
         self._clock = clock
-        self._circumstances: Circumstances = None
-        self._kept: dict[bytes, dict[tuple[str, ...], _Kept]] = {}
+        # One object, so that no thread meets the replies of other circumstances than it has looked at.
+        self._memory: tuple[Circumstances, dict[bytes, dict[tuple[str, ...], _Kept]]] = (None, {})
         self._bursts: dict[bytes, _Burst] = {}
         self._spares: dict[str, tuple[Decision, float]] = {}
 
@@ -69,15 +71,16 @@ class RepeatedSubmits:
 
         With ``may_spare`` it brings, in a burst, replies to the next requests like it; see ``spare`` in hook.proto.
         """
-        variants = self._kept.get(body)
-        if variants is None or not _same(self._circumstances, self._submitter.circumstances()):
+        circumstances, replies = self._memory
+        variants = replies.get(body)
+        if variants is None or not _same(circumstances, self._submitter.circumstances()):
             return None
         found = self._next(variants)
         if found is None:
             return None
         kept, decision_id = found
         reply = kept.reply.replace(kept.decision.id.encode(), decision_id.encode())
-        if may_spare and self._in_burst(body):
+        if may_spare and self._in_burst(body) and len(self._spares) < _MOST_SPARES:
             reply = self._with_spares(reply, variants)
         return Again(reply, kept.decision, decision_id)
 
@@ -104,15 +107,16 @@ class RepeatedSubmits:
             return
         if len(body) + len(reply) > _LONGEST:  # what is remembered must have a bound
             return
-        if not _same(self._circumstances, circumstances) or len(self._kept) >= _MOST:
-            self._kept, self._bursts = {}, {}
-            self._circumstances = circumstances
+        kept_under, replies = self._memory
+        if not _same(kept_under, circumstances) or len(replies) >= _MOST:
+            replies, self._bursts = {}, {}
+            self._memory = (circumstances, replies)
         steered = submitted.steered
-        variants = self._kept.get(body, {}) if steered else {}
+        variants = replies.get(body, {}) if steered else {}
         key = steered.holes if steered else ()
         if len(variants) < _MOST_VARIANTS:
             as_spare = pb.HookReply(spare=[pb.HookReply.FromString(reply).submit]).SerializeToString()
-            self._kept[body] = {**variants, key: _Kept(reply, as_spare, submitted.decision, steered)}
+            replies[body] = {**variants, key: _Kept(reply, as_spare, submitted.decision, steered)}
 
     def _next(self, variants: dict[tuple[str, ...], _Kept], ahead: bool = False) -> tuple[_Kept, str] | None:
         """Return the reply that suits the GPUs now, and a decision id for it."""
@@ -126,6 +130,7 @@ class RepeatedSubmits:
         return kept, decision_id
 
     def _in_burst(self, body: bytes) -> bool:
+        self._drop_old()
         now_s = self._clock.monotonic_s()
         burst = self._bursts.get(body)
         if burst is None or now_s - burst.last_s > _BURST_GAP_S:
@@ -136,7 +141,6 @@ class RepeatedSubmits:
         return burst.count >= _BURST
 
     def _with_spares(self, reply: bytes, variants: dict[tuple[str, ...], _Kept]) -> bytes:
-        self._drop_old()
         until_s = self._clock.monotonic_s() + _SPARE_KEPT_S
         steered = next(iter(variants.values())).steered is not None
         parts = [reply]

@@ -77,6 +77,15 @@ def test_a_plan_is_not_taken_over_if_a_submit_made_it_unsafe() -> None:
     assert submits.take({"c": {SMALL: 1}}, (), (), nodes, RULE), "another node"
 
 
+def test_a_plan_is_unsafe_with_all_that_may_start_not_only_with_what_came_late() -> None:
+    submits = OpenSubmits(ManualClock())
+    wide = node("a", "3g.40gb@0,1g.10gb@4"), node("c", FULL)  # two more slices 1g have a start, a third has none
+    admit(submits, "1", *wide)
+    known = submits.open()  # the plan counts the first, and leaves one more place open
+    admit(submits, "2", *wide)
+    assert not submits.take({"a": {SMALL: 1}}, (), known, wide, RULE)
+
+
 def test_a_plan_that_must_be_is_taken_over() -> None:
     submits = OpenSubmits(ManualClock())
     nodes = (node("a", TIGHT),)

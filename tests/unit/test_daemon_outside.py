@@ -95,6 +95,28 @@ def test_many_who_keep_their_connection_leave_threads_for_others(tmp_path: Path)
     server.stop()
 
 
+class _News(_Hooks):
+    def reply(self, body: bytes, kept: bool) -> Reply:
+        request = pb.HookRequest.FromString(body)
+        return Reply() if request.WhichOneof("what") == "used" else super().reply(body, kept)
+
+
+def test_news_never_cost_the_request_behind_them_its_answer(tmp_path: Path) -> None:
+    hooks: Any = _News()
+    server = HookServer(f"{tmp_path}/hook.sock", hooks, {os.geteuid()})
+    threading.Thread(target=server.run, daemon=True).start()
+    news = pb.HookRequest(version=1, used=pb.UsedRequest(decision_ids=["a"])).SerializeToString()
+    clients = [socket.socket(socket.AF_UNIX) for _ in range(12)]  # more than are kept
+    for client in clients:
+        client.settimeout(30)
+        client.connect(f"{tmp_path}/hook.sock")
+        client.sendall(len(news).to_bytes(4, "big") + news + _ping())
+        assert client.recv(1000)
+    for client in clients:
+        client.close()
+    server.stop()
+
+
 def test_a_second_daemon_does_not_take_the_socket_of_the_first(tmp_path: Path) -> None:
     lock = stay_alone(f"{tmp_path}/hook.sock")
     with pytest.raises(ConfigError, match="another hetschedd serves"):
