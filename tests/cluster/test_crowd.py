@@ -24,7 +24,7 @@ def test_200_slice_jobs(quiet_cluster: Slurm) -> None:
         user = ("alice", "bob")[number % 2]
         jobs[submit(quiet_cluster, user, size, sizes.uniform(0.2, 2))] = (user, size)
     wait_until(lambda: not run_as("root", "squeue", "-h").out, 900, "all jobs ended")
-    rows = run_as("root", "sacct", "-n", "-X", "-P", "-o", "JobID,State").out.split()
+    rows = run_as("root", "sacct", "-n", "-X", "-P", "-o", "JobID,State").out.splitlines()  # "CANCELLED by 0"
     states = dict(row.split("|") for row in rows)
     assert {job: states[str(job)] for job in jobs if states[str(job)] != "COMPLETED"} == {}
     assert shared() == []
