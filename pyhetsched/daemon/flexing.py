@@ -102,39 +102,30 @@ def _stands_for(model: GpuModel, name: str, tasks: int, asked: str) -> bool:
 
 
 def _with_leaves(outcome: SubmitOutcome, leaf: str, tasks: int, shards: int) -> SubmitOutcome:
-    written = _written(outcome)
-    old = f"gres/shard:{outcome.ask.shards}"
-    if old not in written:
-        return outcome
-    fields = {JobField.TRES_PER_NODE: ",".join(f"gres/shard:{shards}" if w == old else w for w in written)}
     ask = replace(outcome.ask, slices=(SliceAsk(leaf, tasks),), shards=shards)
-    return _served(outcome, ask, fields, f"{tasks} x {leaf}, one for each task", f"{shards} shards")
+    return _served(outcome, ask, {}, f"{tasks} x {leaf}, one for each task", f"{shards} shards")
 
 
 def _spread(outcome: SubmitOutcome, leaf: str, tasks: int, shards: int) -> SubmitOutcome:
-    written = _written(outcome)
-    old = f"gres/shard:{outcome.ask.shards}"
-    if old not in written:
-        return outcome
-    fields = {
-        JobField.TRES_PER_NODE: ",".join(w for w in written if w != old),
-        JobField.TRES_PER_TASK: f"gres/shard:{shards}",
-    }
     ask = replace(outcome.ask, slices=(SliceAsk(leaf, 1),), shards=shards, per_task=True)
     how = f"{tasks} x {leaf}, one for each task, on GPUs of several nodes"
-    return _served(outcome, ask, fields, how, f"{shards} shards for each task")
-
-
-def _written(outcome: SubmitOutcome) -> list[str]:
-    return outcome.changes.get(JobField.TRES_PER_NODE, "").split(",")
+    by_task = {JobField.TRES_PER_TASK: f"gres/shard:{shards}"}
+    return _served(outcome, ask, by_task, how, f"{shards} shards for each task")
 
 
 def _served(
-    outcome: SubmitOutcome, ask: JobAsk, fields: Mapping[JobField, str], how: str, shards: str
+    outcome: SubmitOutcome, ask: JobAsk, by_task: Mapping[JobField, str], how: str, shards: str
 ) -> SubmitOutcome:
+    """Return ``outcome`` with the shards of ``ask`` in place of the slice's, on the node or ``by_task``."""
+    field, old = JobField.TRES_PER_NODE, f"gres/shard:{outcome.ask.shards}"
+    written = outcome.changes.get(field, "").split(",")
+    if old not in written:
+        return outcome
+    new = () if by_task else (f"gres/shard:{ask.shards}",)
+    per_node = ",".join(word for entry in written for word in (new if entry == old else (entry,)))
     said = f"{how}, in place of {outcome.ask.slices[0].profile}, which could not start now"
     return replace(
-        outcome, ask=ask, changes={**outcome.changes, **fields}, became=f"{said} ({shards})",
+        outcome, ask=ask, changes={**outcome.changes, field: per_node, **by_task}, became=f"{said} ({shards})",
         message=f"hetsched: {outcome.asked} -> {said}" if outcome.message else "",
     )  # fmt: skip
 

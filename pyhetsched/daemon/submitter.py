@@ -128,9 +128,12 @@ class Submitter:
         outcome = self._memory.decide(request, self._watcher.standing_view, policy)
         if not outcome.ask.flex:
             return outcome
-        partitions = {name for name in self._partition(request).split(",") if name}
-        excluded = names(outcome.changes.get(JobField.EXCLUDED_NODES, request.excluded_nodes))
-        return self._steerer.flexed(request, outcome, partitions, excluded)
+        return self._steerer.flexed(request, outcome, *self._allowed(request, outcome))
+
+    def _allowed(self, request: SubmitRequest, outcome: SubmitOutcome) -> tuple[frozenset[str], frozenset[str]]:
+        """Return the partitions that a job may have, and the nodes that its owner or a rule excludes."""
+        partitions = frozenset(name for name in self._partition(request).split(",") if name)
+        return partitions, names(outcome.changes.get(JobField.EXCLUDED_NODES, request.excluded_nodes))
 
     def _partition(self, request: SubmitRequest) -> str:
         if request.partition:
@@ -143,9 +146,7 @@ class Submitter:
             return None
         if outcome.ask.kind != "slices" and not wants_several(outcome.ask):
             return None
-        partitions = frozenset(name for name in self._partition(request).split(",") if name)
-        excluded = names(outcome.changes.get(JobField.EXCLUDED_NODES, request.excluded_nodes))
-        steered = Steered(outcome.ask, partitions, excluded, max(1, request.min_nodes))
+        steered = Steered(outcome.ask, *self._allowed(request, outcome), max(1, request.min_nodes))
         return replace(steered, holes=self.steer(decision_id, steered))
 
     def _marked(

@@ -33,15 +33,16 @@ def leave_holes(slurm: Slurm) -> list[int]:
     return jobs + small
 
 
+def wait_would_become(words: str, *ask: str) -> None:
+    """Wait until the daemon has seen the places that the jobs leave, and would serve the request so."""
+    would_run = ("alice", "hetsched", "would-run", *ask, "--comment=hetsched:flex=yes")
+    wait_until(lambda: words in run_as(*would_run).out, 20, f"{' '.join(ask)} would become {words}")
+
+
 def test_two_leaves_start_where_the_slice_could_not(quiet_cluster: Slurm, daemons: Daemons) -> None:
     with configured(daemons, "[submit]\nallow_flex = true\nflex_patched = true"):
         leave_holes(quiet_cluster)
-
-        def would_become() -> bool:
-            said = run_as("alice", "hetsched", "would-run", *ASK, "--comment=hetsched:flex=yes").out
-            return "2 x 1g.6gb" in said
-
-        wait_until(would_become, 20, "the hole seen")
+        wait_would_become("2 x 1g.6gb", *ASK)
         job = quiet_cluster.sbatch("alice", *ASK, script=SCRIPT)
         assert quiet_cluster.wait_ended(job) == "COMPLETED", explained(job)
         output = quiet_cluster.output("alice", job)
@@ -73,12 +74,7 @@ def test_leaves_of_several_gpus_start_where_no_gpu_has_room_for_all(quiet_cluste
     with configured(daemons, "[submit]\nallow_flex = true\nflex_patched = true"):
         for node in A100_NODES:
             leave_three_small_places(quiet_cluster, node)
-
-        def would_become() -> bool:
-            said = run_as("alice", "hetsched", "would-run", *SPREAD, "--comment=hetsched:flex=yes").out
-            return "on GPUs of several nodes" in said
-
-        wait_until(would_become, 20, "the places seen")
+        wait_would_become("on GPUs of several nodes", *SPREAD)
         job = quiet_cluster.sbatch("alice", *SPREAD, script=SCRIPT)
         assert quiet_cluster.wait_ended(job) == "COMPLETED", explained(job)
         output = quiet_cluster.output("alice", job)

@@ -373,11 +373,8 @@ static void gives_up_at_the_deadline(void)
 static void keeps_its_connection(void)
 {
 	struct answer answer = {0};
-	uint8_t bytes[1024];
 	job_desc_msg_t *job = gpu_job("gres/gpu:1");
-	submit_answer(&answer, HETSCHED__V1__VERDICT__REFUSED, "no");
-	uint32_t packed = (uint32_t) hetsched__v1__hook_reply__pack(&answer.reply, bytes + 4);
-	frame(bytes, packed);
+	const HookReply *reply = submit_answer(&answer, HETSCHED__V1__VERDICT__REFUSED, "no");
 
 	const struct {
 		enum manner manner;
@@ -387,7 +384,7 @@ static void keeps_its_connection(void)
 		{CUT, 7, 4}, /* each question but the first is put to the end of a connection, then to a new one */
 	};
 	for (size_t i = 0; i < LENGTH_OF(expected); i++) {
-		server_start(SOCKET, expected[i].manner, bytes, packed + 4, geteuid());
+		server_start_saying(SOCKET, expected[i].manner, reply);
 		for (int n = 0; n < 4; n++)
 			CHECK(submit(job) == ESLURM_INVALID_GRES && same(message, "no"));
 		CHECK(server_calls() == expected[i].calls && server_connections() == expected[i].connections);
@@ -401,7 +398,6 @@ static void keeps_its_connection(void)
 /* Starts a daemon that refuses with "asked" and gives two spare refusals with it. */
 static void start_with_spares(uint32_t spare_ms)
 {
-	static uint8_t bytes[1024];
 	struct answer answer = {0};
 	Hetsched__V1__SubmitReply spares[2], *list[2] = {&spares[0], &spares[1]};
 
@@ -414,9 +410,7 @@ static void start_with_spares(uint32_t spare_ms)
 	answer.reply.spare = list;
 	answer.reply.n_spare = 2;
 	answer.reply.spare_ms = spare_ms;
-	uint32_t packed = (uint32_t) hetsched__v1__hook_reply__pack(&answer.reply, bytes + 4);
-	frame(bytes, packed);
-	server_start(SOCKET, KEEP, bytes, packed + 4, geteuid());
+	server_start_saying(SOCKET, KEEP, &answer.reply);
 }
 
 static void says(job_desc_msg_t *job, const char *expected)
@@ -485,13 +479,9 @@ static void spare_replies_do_not_last(void)
 static void a_late_answer_is_not_the_next_one(void)
 {
 	struct answer answer = {0};
-	uint8_t bytes[1024];
 	job_desc_msg_t *job = gpu_job("gres/gpu:1");
-	submit_answer(&answer, HETSCHED__V1__VERDICT__REFUSED, "");
-	uint32_t packed = (uint32_t) hetsched__v1__hook_reply__pack(&answer.reply, bytes + 4);
-	frame(bytes, packed);
 
-	server_start(SOCKET, KEEP, bytes, packed + 4, geteuid());
+	server_start_saying(SOCKET, KEEP, submit_answer(&answer, HETSCHED__V1__VERDICT__REFUSED, ""));
 	CHECK(submit(job) == ESLURM_INVALID_GRES && line.kept >= 0);
 	server_pause(true);
 	CHECK(submit(job) == SLURM_SUCCESS && line.kept == -1 && misses_in_a_row == 1);

@@ -155,7 +155,7 @@ void server_start(const char *path, enum manner manner, const uint8_t *bytes, si
 	}
 }
 
-void server_start_reply(const char *path, const Hetsched__V1__HookReply *reply)
+void server_start_saying(const char *path, enum manner manner, const Hetsched__V1__HookReply *reply)
 {
 	uint8_t frame[65536];
 	size_t size = hetsched__v1__hook_reply__get_packed_size(reply);
@@ -164,7 +164,12 @@ void server_start_reply(const char *path, const Hetsched__V1__HookReply *reply)
 	need(size + sizeof(header) <= sizeof(frame), "reply");
 	memcpy(frame, &header, sizeof(header));
 	hetsched__v1__hook_reply__pack(reply, frame + sizeof(header));
-	server_start(path, SEND, frame, sizeof(header) + size, geteuid());
+	server_start(path, manner, frame, sizeof(header) + size, geteuid());
+}
+
+void server_start_reply(const char *path, const Hetsched__V1__HookReply *reply)
+{
+	server_start_saying(path, SEND, reply);
 }
 
 void server_stop(void)

@@ -31,7 +31,8 @@ void server_stop(void);
 /* Stops the process as SIGSTOP does, and lets it go on. */
 void server_pause(bool paused);
 
-/* The same with a well-formed reply. */
+/* The same with a well-formed reply: as said, and in the manner SEND. */
+void server_start_saying(const char *path, enum manner manner, const Hetsched__V1__HookReply *reply);
 void server_start_reply(const char *path, const Hetsched__V1__HookReply *reply);
 
 /* How many requests and connections there were, and the last request, which the server frees. */
