@@ -74,7 +74,8 @@ def boot(cluster: Cluster, with_hetsched: bool) -> None:
     timeline.note("accounts")
     # The order of the systemd units: hetschedd before slurmctld, the nodes' reconcile before slurmd.
     if with_hetsched:
-        bring_up([hetsched_part.hetschedd()])
+        hetschedd = hetsched_part.hetschedd()
+        bring_up([hetschedd])
         timeline.note("hetschedd")
     daemons["slurmctld"].start()
     if with_hetsched:
@@ -86,6 +87,9 @@ def boot(cluster: Cluster, with_hetsched: bool) -> None:
     bring_up(slurmds)
     wait_all_idle(cluster, [daemons["slurmctld"], *slurmds])
     timeline.note("slurmd")
+    if with_hetsched:
+        hetsched_part.look_at_cluster(hetschedd)
+        timeline.note("hetschedd's look at the cluster")
 
 
 def bring_up(daemons: list[Daemon]) -> None:

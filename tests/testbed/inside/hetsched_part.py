@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import hetsched_toml
@@ -15,6 +18,7 @@ from daemons import Daemon, unix_open
 SOURCE = Path("/opt/hetsched-src")
 PYTHON = "/opt/hetsched-venv/bin/python"
 CONFIG = Path("/etc/hetsched/hetsched.toml")
+LOOK_WITHIN_S = 30.0
 HOOKS = Path("/usr/lib/hetsched/hooks")
 PLUGIN = "job_submit_hetsched.so"
 # In the checkout's own build/, by the root's compiler, so that the next run need not compile again.
@@ -124,6 +128,22 @@ def hetschedd() -> Daemon:
         ready=lambda: unix_open(hetsched_toml.SOCKET),
         env={"SLURM_CONF": "/etc/slurm/slurm.conf"},
     )
+
+
+def look_at_cluster(daemon: Daemon) -> None:
+    """Have the daemon look again, now that all nodes are there, and wait until it has.
+
+    Its look at the start found no slurmctld; until the next, requests that need a place are told to try again.
+    """
+    since = time.monotonic()
+    daemon.send(signal.SIGHUP)
+    while time.monotonic() < since + LOOK_WITHIN_S:
+        done = subprocess.run(["hetsched", "status", "--json"], capture_output=True, text=True)
+        seen = json.loads(done.stdout) if done.returncode == 0 else {}
+        if seen.get("nodes") and seen["slurm_reachable"] and seen["snapshot_age_s"] < time.monotonic() - since:
+            return
+        time.sleep(0.05)
+    raise PartError(f"hetschedd has not seen the cluster after {LOOK_WITHIN_S:.0f} s\n{daemon.tail()}")
 
 
 def boot_nodes(cluster: Cluster) -> None:
