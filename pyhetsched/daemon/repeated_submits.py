@@ -6,6 +6,7 @@ again only on the very same picture of the cluster, under the same modes and con
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -18,6 +19,7 @@ from pyhetsched.rpc.gen import hook_pb2 as pb
 _MOST = 2000
 _MOST_VARIANTS = 20
 _MOST_SPARES = 5000
+_DROPPED_AT_ONCE = 32
 _LONGEST = 4096
 _BURST = 3
 #: Shorter than spares hold: who asks more seldom would not use them.
@@ -155,9 +157,9 @@ class RepeatedSubmits:
         return b"".join((*parts, _FOR_SPARE_MS))
 
     def _drop_old(self) -> None:
-        """Forget spares that were not used."""
+        """Forget spares that were not used, a few at a time: a submit waits, and the oldest come first."""
         now_s = self._clock.monotonic_s()
-        for decision_id, (_, until_s) in list(self._spares.items()):
+        for decision_id, (_, until_s) in list(itertools.islice(self._spares.items(), _DROPPED_AT_ONCE)):
             if until_s > now_s:
                 return
             self._spares.pop(decision_id, None)

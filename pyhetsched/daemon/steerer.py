@@ -300,7 +300,7 @@ def _start_process(connection: Connection, config: Config) -> None:
 
 
 def planning_process(connection: Connection, config: Config) -> None:
-    """Answer each `SteeringState` with a `Steering` after making its changes; ends with the connection."""
+    """Answer each `SteeringState` with a `Steering`, told to then make its changes; ends with the connection."""
     import signal
 
     from pyhetsched.daemon.logs import set_up
